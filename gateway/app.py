@@ -12,6 +12,7 @@ import trio
 from actors.duplex import Duplex
 from actors.machines.upstream.breaker import BreakerState
 from actors.ports import Log, Store
+from actors.protocol.table import BackendSpec
 from actors.runtime import System, SystemFailed, open_system
 from actors.sessions.router import session_key
 from actors.streams.recorder import handle
@@ -180,6 +181,7 @@ class Gateway:
                 connections=places.servers,
                 descriptors=before,
                 new_privileges=settings.new_privileges,
+                pools=self._pools,
             ) as connector,
             lifecycle.open_store(
                 settings.store,
@@ -217,6 +219,11 @@ class Gateway:
                     await self._drain(system)
                     listening.cancel_scope.deadline = trio.current_time() + CLOSE_WITHIN
                 background.cancel_scope.cancel()
+
+    def _pools(self) -> Iterator[BackendSpec]:
+        """The servers whose processes are started ahead."""
+        table = self.actors.services.table.value if self.actors is not None else self.settings.table
+        return (spec for spec in table.backends.values() if spec.sharing == "pool" and not self.closing.is_set())
 
     def _on_batch(self, operations: int, seconds: float) -> None:
         self.metrics.observe("stagedoor_store_batch_size", float(operations))

@@ -198,10 +198,12 @@ async def open_connector(
     connections: int = CONNECTIONS,
     descriptors: tuple[int, int] | None = None,
     new_privileges: bool = False,
+    pools: Callable[[], Iterable[BackendSpec]] = tuple,
 ) -> AsyncIterator[Connector]:
     """The connector for every kind of target. `secrets` are taken out of what child processes write of themselves;
     `connections` bounds those over HTTP, `descriptors` is the limit of open files that child processes get. Without
-    `new_privileges` neither this process nor a child can gain any, to its end."""
+    `new_privileges` neither this process nor a child can gain any, to its end. `pools` are the servers whose processes
+    are started ahead, as they are configured at that moment."""
     if not new_privileges:
         forbid_new_privileges()  # before there are threads: children are started in those
     stdio = StdioConnector(
@@ -221,6 +223,7 @@ async def open_connector(
                 log, nursery, limits=HttpLimits(message_bytes=limits.message_bytes), connections=connections
             )
             nursery.start_soon(_sweep, http.sweep)
+            nursery.start_soon(stdio.keep_warm, pools, random)
             yield TargetConnector(
                 {
                     StdioTarget: stdio,

@@ -639,9 +639,8 @@ class Catalogue(Actor):
                 self._upstreams,
                 # For a client the server is asked in the client's own era first. Nobody has none: then 2026-07-28 goes
                 # first (versioning, "Backward Compatibility"), but not on pipes, which a first message may lock to it.
-                modern_first=key == neutral(spec.name)
-                and spec.sharing != "shared"
-                and isinstance(spec.target, HttpTarget),
+                modern_first=key == neutral(spec.name) and not spec.common and isinstance(spec.target, HttpTarget),
+                whose=key.principal,
             )
         except (AtCapacity, SystemClosed):
             return None

@@ -21,6 +21,7 @@ from actors.ports import Principal
 from actors.protocol import capabilities, tasks
 from actors.protocol import payload as json
 from actors.protocol.messages import base36
+from actors.protocol.table import BackendSpec
 from actors.protocol.versions import can_use
 from actors.runtime import Context, DynamicSupervisor
 from actors.upstreams.backends import Status
@@ -154,11 +155,11 @@ def profile_of(
     principal: Principal | None = None,
 ) -> Profile:
     """Of a client with these bits, in the life of its session with this epoch; None: of the gateway itself, for a
-    shared connection, over which nothing may be asked since the answer would be anybody's. `version` is the client's
-    revision, where the connection is its session's own: such a client may have tasks."""
+    connection that several use, over which nothing may be asked since the answer would be anybody's. `version` is the
+    client's revision, where the connection is its session's own: such a client may have tasks."""
     prefix = base36(epoch)
     if client is None:
-        return Profile(Raw(b"{}"), Raw(identity), False, f"{prefix}s")
+        return Profile(Raw(b"{}"), Raw(identity), False, f"{prefix}s", principal=name_of(principal))
     listens = client.capabilities.has(("roots", "listChanged"))
     declared = capabilities.declare(bits, roots_list_changed=listens)
     own = can_use(version, "tasks")
@@ -167,6 +168,11 @@ def profile_of(
         declared = json.replace_members(declared, {"tasks": offered})
     whose = name_of(principal)
     return Profile(declared, client.info, bool(bits & ASKABLE), prefix, tasks=own, principal=whose)
+
+
+def whose_connection(spec: BackendSpec, principal: Principal) -> Principal | None:
+    """Whose connection to a server such a client uses; None: everybody's."""
+    return None if spec.sharing == "shared" else principal
 
 
 def name_of(principal: Principal | None) -> str | None:

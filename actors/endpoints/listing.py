@@ -432,7 +432,7 @@ class Listing:
         if method != TOOLS:
             return view.items
         spec, items = self._endpoint.services.table.value.backends.get(backend), iter(view.items)
-        if spec is not None and spec.sharing == "shared":
+        if spec is not None and spec.common:
             items = map(tasks.untasked, items)
         if spec is not None and filtered(spec):
             items = (item for item in items if shown(spec, item_name(item) or ""))
@@ -493,6 +493,8 @@ def catalogue_key(endpoint: Endpoint, backend: str) -> Key:
     spec = endpoint.services.table.value.backends.get(backend)
     if spec is not None and spec.sharing == "shared":
         return Key("", "", backend)
+    if spec is not None and spec.common:
+        return Key(endpoint.host.principal.name, "", backend)
     bits = capabilities.bits_key(endpoint.bits)
     if len(bits) > LONGEST_KEY:  # settings of extensions are as long as the client likes
         bits = hashlib.sha256(bits.encode()).hexdigest()

@@ -12,7 +12,7 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from actors.endpoints.endpoint import Endpoint
-from actors.endpoints.host import Host, Tree, profile_of
+from actors.endpoints.host import Host, Tree, profile_of, whose_connection
 from actors.endpoints.listing import RESOURCES, TEMPLATES, Source, catalogue_key
 from actors.endpoints.merged import EXTENSIONS, Merged, passed_on
 from actors.endpoints.single import Single
@@ -113,9 +113,9 @@ class SessionEndpoint(Endpoint):
     def profile(self, spec: BackendSpec, *, own: bool = False) -> Profile:
         """What a server is told of the client; `own`: over the connection of this session alone. A single server is
         told word by word what the client said of itself, if that speaks the revision that the server is offered."""
-        client = None if spec.sharing == "shared" else self.host.client
+        client, whose = None if spec.common else self.host.client, whose_connection(spec, self.host.principal)
         version = self.host.version if own else ""
-        profile = profile_of(client, self.bits, self.host.epoch, self.services.identity, version, self.host.principal)
+        profile = profile_of(client, self.bits, self.host.epoch, self.services.identity, version, whose)
         if self.naming.merges or client is None or not own:
             return profile
         as_is = self.host.version == LATEST_HANDSHAKE
@@ -573,7 +573,7 @@ class SessionDialer:
             self.told = put(self.told, spec.name, None)
             return start_modern_upstream(spec, endpoint.services, tree.backends, tree.eras, registry, tree.upstreams)
         self.told.pop(spec.name, None)
-        shared = spec.sharing == "shared"
+        shared = spec.common
         resume = endpoint.kept.take(spec) if endpoint.kept is not None and not shared else None
         level = None if shared else endpoint.host.level or None
         # The handshake of a connection sets the level; where there is none, the server may know another one.
@@ -595,7 +595,7 @@ class SessionDialer:
                 eras=tree.eras,
             )
 
-        return start_upstream(spec, registry, tree.upstreams, make)
+        return start_upstream(spec, registry, tree.upstreams, make, endpoint.host.principal.name)
 
     def caller(self, backend: str, call: int) -> Caller:
         """As in `Dialer`."""
@@ -613,7 +613,7 @@ class SessionDialer:
 
     def shares(self, spec: BackendSpec) -> bool:
         """As in `Dialer`."""
-        return spec.sharing == "shared" or spec.name in self.told
+        return spec.common or spec.name in self.told
 
 
 def initialize_result(server_info: ServerInfo, version: str, *, with_tasks: bool) -> Raw:

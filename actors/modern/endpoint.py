@@ -14,7 +14,7 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from actors.endpoints.endpoint import Endpoint
-from actors.endpoints.host import Host, Tree, profile_of
+from actors.endpoints.host import Host, Tree, profile_of, whose_connection
 from actors.endpoints.last_known import Key
 from actors.endpoints.listing import catalogue_key
 from actors.endpoints.merged import EXTENSIONS, Merged, passed_on
@@ -207,8 +207,8 @@ class ModernEndpoint(Endpoint):
 
     def profile(self, spec: BackendSpec) -> Profile:
         """As in `Endpoint`."""
-        client = None if spec.sharing == "shared" else self.host.client
-        return profile_of(client, self.bits, 1, self.services.identity, principal=self.host.principal)
+        client, whose = None if spec.common else self.host.client, self.host.principal
+        return profile_of(client, self.bits, 1, self.services.identity, principal=whose_connection(spec, whose))
 
     # Requests of clients
 
@@ -545,7 +545,7 @@ class ModernDialer:
 
     def shares(self, spec: BackendSpec) -> bool:
         """As in `Dialer`."""
-        return spec.sharing == "shared"
+        return spec.common
 
 
 def discover_result(server_info: ServerInfo) -> Raw:

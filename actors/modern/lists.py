@@ -57,7 +57,7 @@ class ModernSource(Source):
     def connected(self, backend: str) -> bool:
         """As in `Source`: to a legacy server, for whichever endpoint."""
         spec = self._endpoint.services.table.value.backends.get(backend)
-        return spec is not None and spec.sharing != "shared" and self._endpoint.host.resolver.connected(spec)
+        return spec is not None and not spec.common and self._endpoint.host.resolver.connected(spec)
 
     def last_known(self, method: str, backend: str) -> Items | None:
         """As in `Source`."""

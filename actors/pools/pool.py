@@ -14,7 +14,7 @@ from typing import Any, TypeAlias, assert_never
 from msgspec import Raw
 from msgspec.structs import replace
 
-from actors.endpoints.host import ASKABLE, Tree, name_of, profile_of
+from actors.endpoints.host import ASKABLE, Tree, name_of, profile_of, whose_connection
 from actors.machines.modern import request_state
 from actors.machines.modern import suspended_calls as ev
 from actors.machines.upstream.events import AnswerGiven, ServerInfo, Wanted
@@ -434,13 +434,13 @@ class PoolActor(Evictable):
         spec = self._services.table.value.backends.get(self._backend)
         if spec is None:
             return None
-        level, tree = level if spec.sharing != "shared" else None, self._tree
+        level, tree = None if spec.common else level, self._tree
 
         def make() -> LegacyUpstream:
             return LegacyUpstream(spec, self._profile(spec), self._services, tree.backends, level=level, eras=tree.eras)
 
         try:
-            ref = start_upstream(spec, self.ctx.system.registry, tree.upstreams, make)
+            ref = start_upstream(spec, self.ctx.system.registry, tree.upstreams, make, self._key.principal.name)
         except (AtCapacity, SystemClosed):
             return None
         self.ctx.monitor(ref)
@@ -451,8 +451,9 @@ class PoolActor(Evictable):
     def _profile(self, spec: BackendSpec) -> Profile:
         """The gateway, with the client's name in its title; and what exactly this kind of client can be asked."""
         bits, epoch = self._key.bits, self._ownership.epoch
-        if spec.sharing == "shared":
-            return profile_of(None, frozenset(), epoch, self._services.identity)
+        if spec.common:
+            of = whose_connection(spec, self._key.principal)
+            return profile_of(None, frozenset(), epoch, self._services.identity, principal=of)
         declared, whose = capabilities.declare(bits), name_of(self._key.principal)
         return Profile(declared, self._introduced(), may_ask(spec, bits), base36(epoch), principal=whose)
 
@@ -627,7 +628,7 @@ class PoolActor(Evictable):
         level = min(levels, key=LEVELS.index, default=None)
         spec, server_info = self._services.table.value.backends.get(self._backend), connection.server_info
         logs = server_info is None or capabilities.parse(server_info.capabilities).has(("logging",))
-        if level in (None, connection.level) or not logs or (spec is not None and spec.sharing == "shared"):
+        if level in (None, connection.level) or not logs or (spec is not None and spec.common):
             return
         before, connection.level = connection.level, level
 
@@ -797,7 +798,7 @@ EFFECTS: dict[type, Callable[[PoolActor, Any], object]] = {
 
 def may_ask(spec: BackendSpec, bits: ClientBits) -> bool:
     """Whether the server may ask this kind of client something."""
-    return bool(bits & LENT) and spec.sharing != "shared"
+    return bool(bits & LENT) and not spec.common
 
 
 def serialized(spec: BackendSpec, bits: ClientBits) -> bool:

@@ -87,21 +87,37 @@ def relates(target: Target) -> bool:
     return isinstance(target, HttpTarget | NativeTarget)
 
 
+Sharing: TypeAlias = Literal["session", "principal", "pool", "shared"]
+"""Who has a connection to a server together: nobody with anybody, the sessions of one principal (whose process is, in a
+pool, one that was started ahead), or all."""
+
+
 @dataclass(frozen=True, slots=True)
 class BackendSpec:
     """One configured MCP server.
 
     `timeout` is its request deadline in seconds. `enabled_tools` (None: all) and `disabled_tools` are shell-style
-    patterns over the server's own tool names; disabled wins.
+    patterns over the server's own tool names; disabled wins. A process that was unused for `idle_stop` seconds is
+    stopped; None: it stays for as long as a session has it. `least` and `most` bound the processes of a `pool`, those
+    that nobody has yet included.
     """
 
     name: str
     target: Target
     timeout: float = 300.0
-    sharing: Literal["session", "shared"] = "session"
+    sharing: Sharing = "session"
     enabled_tools: tuple[str, ...] | None = None
     disabled_tools: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
+    idle_stop: float | None = None
+    least: int = 0
+    most: int = 0
+
+    @property
+    def common(self) -> bool:
+        """Whether several sessions use one connection: those of everybody (`shared`), or of one principal. What a
+        server would ask over it would be asked of any of them, so that it is not told of anything that it could ask."""
+        return self.sharing != "session"
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,11 +246,13 @@ def replaced(before: Table, after: Table) -> frozenset[str]:
     return frozenset(n for n, spec in before.backends.items() if not same_server(spec, after.backends.get(n)))
 
 
-def connection_name(spec: BackendSpec) -> str:
-    """Of a connection that everybody uses who comes to this server as it is configured here: another one has another
-    name. It is the same in one process only, and says nothing of what it was made of."""
+def connection_name(spec: BackendSpec, whose: str = "") -> str:
+    """Of a connection that everybody uses who comes to this server as it is configured here, or every session of the
+    principal `whose`: another one has another name. It is the same in one process only, and says nothing of what it was
+    made of."""
     target = id(spec.target.server) if isinstance(spec.target, NativeTarget) else spec.target
-    return f"{spec.name}-{hash((target, spec.sharing)) & (1 << 64) - 1:016x}"
+    name = f"{spec.name}-{hash((target, spec.sharing)) & (1 << 64) - 1:016x}"
+    return name if spec.sharing in ("session", "shared") else f"{name}-{whose}"
 
 
 TOOLS = frozenset({"tools"})

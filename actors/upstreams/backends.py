@@ -29,6 +29,7 @@ from actors.upstreams.messages import (
     Recount,
     RequestPermit,
     Returned,
+    Spare,
     ToBackends,
     UpstreamMoved,
 )
@@ -263,16 +264,24 @@ class Backends(Actor):
         spec = self._services.table.value.backends.get(backend)
         if spec is None or not isinstance(spec.target, StdioTarget) or upstream in self._places:
             upstream.reply(Granted())
-        elif self._has_place:
+        elif self._has_place_at(backend):
             self._give_place(upstream, backend)
         else:
             self._waiting[upstream] = backend
+            for holder in self._places:
+                holder.reply(Spare())
             self.ctx.monitor(upstream)
             self.ctx.set_timer(upstream, self._services.limits.process_wait, _WaitOver(upstream))
 
     @property
     def _has_place(self) -> bool:
         return len(self._places) + len(self._uncounted) < self._services.limits.child_processes
+
+    def _has_place_at(self, backend: str) -> bool:
+        """Among all, and among those of this backend, if it has a bound of its own."""
+        spec = self._services.table.value.backends.get(backend)
+        most = spec.most if spec is not None else 0
+        return self._has_place and (not most or sum(name == backend for name in self._places.values()) < most)
 
     def _give_place(self, upstream: Ref, backend: str) -> None:
         self._places[upstream] = backend
@@ -287,10 +296,11 @@ class Backends(Actor):
         self._let_in()
 
     def _let_in(self) -> None:
-        while self._waiting and self._has_place:
-            waiting = next(iter(self._waiting))
-            self.ctx.cancel_timer(waiting)
-            self._give_place(waiting, self._waiting.pop(waiting))
+        for waiting, backend in list(self._waiting.items()) if self._has_place else ():
+            if self._has_place_at(backend):
+                self.ctx.cancel_timer(waiting)
+                del self._waiting[waiting]
+                self._give_place(waiting, backend)
 
     def _counted(self, present: Present) -> None:
         """An upstream connection that was there before us; what it asked may have been lost with the one it asked."""

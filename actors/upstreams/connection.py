@@ -42,6 +42,7 @@ from actors.upstreams.messages import (
     Recount,
     RequestPermit,
     Returned,
+    Spare,
     UpstreamDown,
     UpstreamMoved,
     UpstreamNotification,
@@ -84,12 +85,14 @@ class Due(Enum):
     DRAIN = "drain"
     GRACE = "grace"
     """Those who hold a connection to the server as it was configured before have had it for long enough."""
+    UNUSED = "unused"
+    """Nobody may have used it for long enough to stop the process."""
     MOVED_ON = "moved on"
     """Such a connection is lost, and was everybody's: there is another one for whoever comes."""
 
 
 CommonMessage: TypeAlias = (
-    Cancel | Join | Leave | Granted | Denied | Recount | Replaced | Down | TaskEnded | ev.RetryDue | Due
+    Cancel | Join | Leave | Granted | Denied | Recount | Spare | Replaced | Down | TaskEnded | ev.RetryDue | Due
 )
 """What connections of both eras do the same for."""
 CommonEvent: TypeAlias = ev.Shut | ev.Closed | ev.ConnectRefused | ev.ConnectExpired | ev.RetryDue
@@ -128,6 +131,7 @@ class Connection(Actor):
         "_transport",
         "_unreachable",
         "_upstream",
+        "_used",
         "principal",
     )
 
@@ -178,6 +182,8 @@ class Connection(Actor):
         self._begun = 0.0
         """When the present transport was."""
         self._unreachable = False
+        self._used = 0.0
+        """When it was last."""
         self.principal: str | None = None
         """Whose connection it is; None: of somebody without a name, or everybody's."""
         self._closing = False
@@ -233,6 +239,9 @@ class Connection(Actor):
                 asks = self._phase is Phase.CONNECTING and self._transport is None
                 holds = self._kind == "stdio" and self._tasks > 0
                 self._backends.reply(Present(self._me, self._backend, self._phase, holds, asks))
+            case Spare():
+                if not self._subscribers.members:
+                    self._shut()
             case Due():
                 self._due(message)
             case _:
@@ -253,10 +262,17 @@ class Connection(Actor):
                 self._part()
             case Due.MOVED_ON:
                 self._shut()
+            case Due.UNUSED:
+                self._rest()
             case _:
                 assert_never(due)
 
     # The two eras
+
+    @property
+    @abstractmethod
+    def _engaged(self) -> bool:
+        """Whether something is under way that is no call: somebody is subscribed, or was asked something."""
 
     @abstractmethod
     def _step(self, event: CommonEvent) -> None:
@@ -304,7 +320,27 @@ class Connection(Actor):
             self._abandon(key_of(key), self.gone)
         self._without(ref, unwanted)
         if not self._subscribers.members:
+            self._rest()
+
+    def _rest(self) -> None:
+        """Ends what nobody uses: at once what was one session's alone, and what several use as soon as nobody has used
+        it for `idleStop`. Where a server has that, it is stopped then for sessions that go on too; their next call
+        starts it again."""
+        spec, left = self._spec, not self._subscribers.members
+        seconds = spec.idle_stop if spec is not None else None
+        if seconds is None or (left and not self._subscribers.shared):
+            if left:
+                self._shut()
+            return
+        busy = bool(self._calls.running) or self._engaged
+        rest = seconds if busy else self._used + seconds - self.ctx.now()
+        if rest > 0:
+            self.ctx.set_timer("unused", rest, Due.UNUSED)
+        elif left:
             self._shut()
+        elif self._phase is Phase.READY:
+            text = f"server {self._backend!r} was stopped, since nobody used it"
+            self._step(ev.Closed("idle_stop", text, counts=False))
 
     def _shut(self) -> None:
         self._close(ev.Shut())
@@ -324,11 +360,12 @@ class Connection(Actor):
     def _measure(self, key: tuple[Ref, int], ok: bool, payload: Raw) -> None:
         """A caller's call has its outcome."""
         server_info = self._upstream.server_info
+        self._used = self.ctx.now()
         self._calls.ended(
             key,
             ok,
             payload,
-            self.ctx.now(),
+            self._used,
             backend=self._backend,
             transport=self._kind,
             version=server_info.version if server_info is not None else "",
@@ -393,7 +430,7 @@ class Connection(Actor):
 
     def _fit(self, spec: BackendSpec) -> None:
         """A connection for one session becomes none for all, nor the other way round."""
-        if (spec.sharing == "shared") != self._subscribers.shared:
+        if spec.common != self._subscribers.shared:
             self._me.reply(Due.MOVED_ON)
 
     # The transport
@@ -408,7 +445,9 @@ class Connection(Actor):
             self._denied(error.raw)
         else:
             resumed = self._open(spec)
-            self._begun = self.ctx.now()
+            self._begun = self._used = self.ctx.now()
+            if spec.idle_stop is not None and self._kind == "stdio":
+                self.ctx.set_timer("unused", spec.idle_stop, Due.UNUSED)
             self._opened(spec, resumed)
 
     def _settled(self, spec: BackendSpec) -> BackendSpec:

@@ -86,7 +86,7 @@ class LegacyUpstream(Connection):
     ) -> None:
         """Without `eras` every server is taken for one with sessions."""
         kept = resume.kept if resume is not None else None
-        super().__init__(spec, services, backends, shared=spec.sharing == "shared", kept=kept)
+        super().__init__(spec, services, backends, shared=spec.common, kept=kept)
         self.everybodys = self._subscribers.shared
         self._profile = profile
         self.principal = profile.principal
@@ -150,6 +150,11 @@ class LegacyUpstream(Connection):
                 self._common(message)
         if self._closing:
             self._end_if_done()
+
+    @property
+    def _engaged(self) -> bool:
+        upstream = self._upstream
+        return bool(upstream.subscriptions or upstream.asked or upstream.pending or self._subscribers.interested)
 
     # Callers
 

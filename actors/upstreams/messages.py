@@ -235,6 +235,11 @@ class Recount(Struct, frozen=True):
     """The backends actor has begun anew and knows nobody: each upstream connection says how it stands."""
 
 
+class Spare(Struct, frozen=True):
+    """Somebody waits for a place: a connection that nobody uses ends now, and not when it has been unused for long
+    enough."""
+
+
 class Present(Struct, frozen=True):
     """The answer. `holds`: a child process is there, or still ending; `session/server_requests`: a permit was asked
     for and not given."""
@@ -256,6 +261,7 @@ ToUpstream: TypeAlias = (
     | Granted
     | Denied
     | Recount
+    | Spare
     | AnswerGiven
     | Continued
     | Hold

@@ -21,7 +21,7 @@ from actors.machines.upstream.legacy_calls import failure
 from actors.machines.upstream.modern import step
 from actors.machines.upstream.modern_calls import PROBE_CLOCK
 from actors.machines.upstream.modern_events import Caller
-from actors.machines.upstream.modern_state import SHOWN, Phase, Upstream
+from actors.machines.upstream.modern_state import SHOWN, Listen, Phase, Upstream
 from actors.named import NamedRef
 from actors.protocol import codec, errors, translate
 from actors.protocol import payload as json
@@ -180,6 +180,19 @@ class ModernUpstream(Connection):
             self._end_if_done()
 
     # Callers
+
+    @property
+    def _engaged(self) -> bool:
+        """That somebody wants to hear of changed lists keeps no server busy: what it lists is asked again when it is
+        started."""
+        upstream = self._upstream
+        listens = [pending for pending in upstream.pending.values() if isinstance(pending, Listen)]
+        return (
+            len(listens) < len(upstream.pending)
+            or bool(upstream.waiting or upstream.asking or upstream.pausing or upstream.rebuilding)
+            or any(listen.filter.uris or listen.filter.tasks for listen in listens)
+            or any(wish.uris for wish in upstream.wishes.values())
+        )
 
     def _joined(self, join: Join) -> None:
         if join.changes:

@@ -54,7 +54,7 @@ def read_resumable(fields: Mapping[str, bytes], key: SessionKey, sealer: Sealer,
     found = {}
     for name, value in fields.items():
         spec = table.backends.get(name[2:]) if name.startswith("b:") else None
-        if spec is not None and spec.sharing != "shared":
+        if spec is not None and not spec.common:
             cursor = fields.get(f"e:{spec.name}")
             found[spec.name] = _resume(value, cursor.decode() if cursor is not None else None, key, sealer, spec)
     return found

@@ -13,13 +13,13 @@ from actors.upstreams.modern import ModernUpstream
 
 
 def start_upstream(
-    spec: BackendSpec, registry: Registry, upstreams: DynamicSupervisor, make: Callable[[], LegacyUpstream]
+    spec: BackendSpec, registry: Registry, upstreams: DynamicSupervisor, make: Callable[[], LegacyUpstream], whose: str
 ) -> Ref:
-    """A new upstream connection, or for a shared backend the one that everybody uses. Raises AtCapacity,
-    SystemClosed."""
-    if spec.sharing != "shared":
+    """A new upstream connection, or the one that everybody uses, or every session of the principal `whose`, if the
+    backend is shared so. Raises AtCapacity, SystemClosed."""
+    if not spec.common:
         return upstreams.start_child(make())
-    name = f"link-{connection_name(spec)}-shared"
+    name = f"link-{connection_name(spec, whose)}-shared"
     running = registry.whereis(name)
     return running if running is not None else upstreams.start_child(make(), name)
 
@@ -34,6 +34,7 @@ def start_list_upstream(
     upstreams: DynamicSupervisor,
     *,
     modern_first: bool,
+    whose: str,
 ) -> Ref:
     """A connection over which lists are asked for, and nothing else. `modern_first`: a server of which nothing is known
     is asked in the modern era before the other. Raises AtCapacity, SystemClosed."""
@@ -41,7 +42,7 @@ def start_list_upstream(
     if legacy is False or (modern_first and legacy is None and modern is not False):
         return upstreams.start_child(ModernUpstream(spec, services, backends, eras))
     return start_upstream(
-        spec, registry, upstreams, lambda: LegacyUpstream(spec, profile, services, backends, eras=eras)
+        spec, registry, upstreams, lambda: LegacyUpstream(spec, profile, services, backends, eras=eras), whose
     )
 
 

@@ -68,6 +68,11 @@ class Subscribers:
         self._settles = False
         """`settle` was asked for."""
 
+    @property
+    def interested(self) -> bool:
+        """Whether anybody is subscribed to something over a connection that several use."""
+        return bool(self._interests)
+
     def only(self) -> Ref | None:
         """The one member, if there is but one."""
         return next(iter(self.members)) if len(self.members) == 1 else None

@@ -34,6 +34,7 @@ from gateway.backends.http_call import HttpLimits
 from gateway.backends.modern_http import ModernHttpTransport
 from gateway.backends.stdio import Offers, StdioLimits, StdioTransport
 from gateway.backends.streamable_http import StreamableHttpTransport
+from gateway.backends.warm import Pools, Warm
 from gateway.wire.errors import NoRoomError, PoolFullError
 from gateway.wire.pool import Pool, PoolLimits
 from gateway.wire.streams import WireStream, dial
@@ -92,6 +93,19 @@ class StdioConnector:
             redact=self._redact,
             offers=self._offers,
         )
+
+    async def keep_warm(self, pools: Pools, jitter: Callable[[], float]) -> None:
+        """Starts processes of pools ahead, until it is cancelled."""
+        warm = Warm(
+            pools,
+            self._offers,
+            guardian=self._guardian,
+            slots=self._slots,
+            log=self._log,
+            limits=self._limits,
+            jitter=jitter,
+        )
+        await warm.run()
 
     async def aclose(self) -> None:
         """Ends the guardian process."""

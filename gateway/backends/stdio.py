@@ -10,7 +10,7 @@ A child that has only refused to speak an era is handed over to the next transpo
 it may have taken long (2026-07-28, stdio, "Backward Compatibility").
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
@@ -126,21 +126,29 @@ class Running:
 
 
 class Offer:
-    """A child that may be taken over. It is let go of (`free`) once nobody else reads from it."""
+    """A child that may be taken over. It is let go of (`free`) once nobody else reads from it. `fresh`: it has heard
+    nothing yet."""
 
-    def __init__(self, target: StdioTarget, running: Running) -> None:
+    def __init__(self, target: StdioTarget, running: Running, *, fresh: bool = False) -> None:
         self.target = target
         self.running = running
+        self.fresh = fresh
         self.taken = False
         self.over = trio.Event()
         self.free = trio.Event()
 
 
 class Offers:
-    """The children that wait to be taken over, of all transports."""
+    """The children that wait to be taken over, of all transports; and how many live, by what they were started as."""
 
     def __init__(self) -> None:
         self._open: list[Offer] = []
+        self.living: Counter[StdioTarget] = Counter()
+
+    @property
+    def open(self) -> tuple[Offer, ...]:
+        """Those that nobody has taken."""
+        return tuple(self._open)
 
     def put(self, offer: Offer) -> None:
         """Until it is withdrawn."""
@@ -201,7 +209,7 @@ class StdioTransport(BoundTransport):
         self._offers = offers or Offers()
         self._offer: Offer | None = None
         self._taken = self._offers.take(target)
-        self.warm = self._taken is not None
+        self.warm = self._taken is not None and not self._taken.fresh
 
     def __repr__(self) -> str:
         started = "open" if self._running is not None else "not started"
@@ -294,6 +302,7 @@ class StdioTransport(BoundTransport):
         if child is None:
             return None
         self._guardian.watch(child.pid)
+        self._offers.living[self._target] += 1
         self._log.info("backend_started", backend=self._name, pid=child.pid)
         return Running(child, place, self._limits)
 
@@ -315,6 +324,9 @@ class StdioTransport(BoundTransport):
                     await end_group(child, patience)
                 self._guardian.release(child.pid)
                 self._slots.release_on_behalf_of(running.place)
+                self._offers.living[self._target] -= 1
+                if not self._offers.living[self._target]:
+                    del self._offers.living[self._target]
                 self._log.info("backend_ended", backend=self._name, pid=child.pid, status=child.process.returncode)
 
     async def _converse(self, running: Running) -> None:

@@ -9,6 +9,7 @@ import click
 from gateway.cli.asking import call, ls
 from gateway.cli.audit import audit
 from gateway.cli.client import Parts
+from gateway.cli.doctor import doctor
 from gateway.cli.serving import check, run, serve, stdio
 from gateway.cli.sessions import sessions
 from gateway.observability.logging import configure
@@ -37,6 +38,7 @@ def composed() -> Parts:
         late("run_alone"),
         late("verify", "gateway.auditing"),
         compare=late("compare", "gateway.reaching"),
+        examine=late("examine", "gateway.doctoring"),
     )
 
 
@@ -49,7 +51,7 @@ def cli(context: click.Context) -> None:
         context.obj = composed
 
 
-for _command in (run, serve, stdio, check, ls, call, sessions, audit):
+for _command in (run, serve, stdio, check, ls, call, sessions, audit, doctor):
     cli.add_command(_command)
 
 

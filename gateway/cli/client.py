@@ -84,6 +84,11 @@ def _no_trail(settings: Settings | None, files: tuple[Path, ...], partial: bool)
     return {"good": True, "signed": False, "chains": [], "foreign": []}
 
 
+async def _no_doctor(settings: Settings) -> list[dict[str, Any]]:
+    await trio.lowlevel.checkpoint()
+    return []
+
+
 async def _no_operator(url: str, admin: str | None, what: str, name: str, options: Mapping[str, str]) -> None:
     await trio.lowlevel.checkpoint()
 
@@ -122,3 +127,4 @@ class Parts:
     run_alone: Callable[[Settings, Callable[[Settings], None]], int] = _no_workers
     verify: Verify = _no_trail
     compare: Compare = _no_comparison
+    examine: Callable[[Settings], Awaitable[list[dict[str, Any]]]] = _no_doctor

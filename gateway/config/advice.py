@@ -75,6 +75,13 @@ def _servers(loaded: Loaded) -> Iterator[Problem]:
         path = ("mcpServers" if name in (loaded.document.data.get("mcpServers") or {}) else "servers", name)
         if isinstance(spec.target, StdioTarget):
             yield from _child(spec.target, path)
+        if (
+            spec.sharing in ("principal", "pool")
+            and not loaded.settings.listen.loopback
+            and not loaded.settings.auth.tokens
+        ):
+            message = "all clients are the same anonymous user, and share it: set `gateway.auth`"
+            yield Problem(message, (*path, "sharing"))
         if _asks_sse_for_another(spec.target):
             message = 'looks like the address of an SSE endpoint: leave `type` out, or write "type": "sse"'
             yield Problem(message, (*path, "url"))

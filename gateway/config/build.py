@@ -327,4 +327,7 @@ def _spec(name: str, server: Server, target: Target, groups: tuple[str, ...], li
         enabled_tools=None if enabled is None else tuple(enabled),
         disabled_tools=tuple(server.disabled_tools),
         groups=groups,
+        idle_stop=server.idle_stop,
+        least=server.min,
+        most=server.max,
     )

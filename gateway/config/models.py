@@ -3,6 +3,7 @@
 from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, GetJsonSchemaHandler, SecretStr, model_validator
+from pydantic.alias_generators import to_camel
 from pydantic.config import JsonDict
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError
@@ -14,6 +15,7 @@ from gateway.config.values import (
     Algorithm,
     Argument,
     BackendUrl,
+    Bound,
     ClaimText,
     Count,
     EnvValue,
@@ -48,6 +50,7 @@ _BELONGS = {
     "cwd": "command",
     "user": "command",
     "sandbox": "command",
+    "idle_stop": "command",
     "headers": "url",
     "options": "native",
 }
@@ -110,8 +113,17 @@ class Server(Section):
     module or file alone, its `server`. The object is the server, or a function that makes it of the `options`."""
     options: dict[str, Any] = {}
     """What the function that makes a `native` server takes. Paths are relative to this file."""
-    sharing: Literal["session", "shared"] = "session"
-    """`session`: a connection of its own for each client session. `shared`: one for all, for servers without state."""
+    sharing: Literal["session", "principal", "pool", "shared"] = "session"
+    """`session`: a connection of its own for each client session. `principal`: one for all sessions of a user. `pool`:
+    the same, by a process that was started ahead and is given to nobody else afterwards. `shared`: one for all, for
+    servers without state."""
+    min: Bound = 0
+    """Processes of a `pool` that are kept started for whoever comes next."""
+    max: Bound = 0
+    """Processes that a `pool` may have, whoever has them; 0 is no bound but `gateway.limits.childProcesses`."""
+    idle_stop: Positive | None = None
+    """Seconds after which a process that nobody has used is stopped; the next call starts it again. Without it, the
+    process stays for as long as a session has it."""
     timeout: Positive | None = None
     """Seconds that a request to it may take; progress restarts them. Without it, `gateway.limits.requestDeadline`."""
     enabled_tools: list[str] | None = None
@@ -132,13 +144,23 @@ class Server(Section):
             raise _error(given[1], f"stands beside `{given[0]}`: a server has one of them")
         for key, kind in _BELONGS.items():
             if getattr(self, key) and given[0] != kind:
-                raise _error(key, f"goes with `{kind}`, this server has `{given[0]}`")
+                raise _error(to_camel(key), f"goes with `{kind}`, this server has `{given[0]}`")
         self._check_confinement(given[0])
+        self._check_pool(given[0])
         transports = {"command": STDIO_TYPES, "url": HTTP_TYPES + SSE_TYPES + WEB_SOCKET_TYPES, "native": ()}[given[0]]
         if self.type is not None and self.type not in transports:
             raise _error("type", f"does not fit a server with `{given[0]}`")
         self._check_scheme()
         return self
+
+    def _check_pool(self, kind: str) -> None:
+        if self.sharing == "pool" and kind != "command":
+            raise _error("sharing", f"`pool` goes with `command`, this server has `{kind}`")
+        for key in ("min", "max"):
+            if getattr(self, key) and self.sharing != "pool":
+                raise _error(key, 'goes with `"sharing": "pool"`')
+        if self.max and self.min > self.max:
+            raise _error("min", "is more than `max`")
 
     def _check_confinement(self, kind: str) -> None:
         if kind != "command" and self.resources != ResourcesSection():

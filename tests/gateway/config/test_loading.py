@@ -374,7 +374,7 @@ def test_an_unset_variable_is_an_error_that_names_the_field(problem: Callable[..
         ('{"command": "x", "timeout": true}', ".timeout", "must be a number"),
         ('{"command": "x", "timeout": "soon"}', ".timeout", "must be a number"),
         ('{"command": "x", "timeout": 1e999}', ".timeout", "must be a finite number"),
-        ('{"command": "x", "sharing": "all"}', ".sharing", "must be 'session' or 'shared'"),
+        ('{"command": "x", "sharing": "all"}', ".sharing", "must be 'session', 'principal', 'pool' or 'shared'"),
         ('{"command": "x", "disabled": "perhaps"}', ".disabled", "must be true or false"),
         ('"npx"', "", "must be an object"),
     ],

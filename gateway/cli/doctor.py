@@ -1,0 +1,54 @@
+"""`stagedoor doctor`: what servers cost."""
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+import trio
+
+from gateway.cli.client import Parts
+from gateway.cli.common import json_option, load_file
+from gateway.cli.output import print_json, print_rows, printable
+
+_COLUMNS = ("server", "processes", "memory", "starts in", "tools", "sharing")
+
+
+@click.command()
+@click.argument("file", type=click.Path(exists=True, dir_okay=False))
+@json_option
+@click.pass_obj
+def doctor(parts: Callable[[], Parts], /, *, file: str, as_json: bool) -> None:
+    """Start each server of FILE that is a process, one after the other, and say what it costs and whether it could be
+    shared. Of servers behind a URL there is nothing to say."""
+    found = trio.run(parts().examine, load_file(file).settings)
+    if as_json:
+        print_json(found)
+    else:
+        _print(found)
+    raise SystemExit(1 if any("error" in entry for entry in found) else 0)
+
+
+def _print(found: list[dict[str, Any]]) -> None:
+    examined = [entry for entry in found if "error" not in entry]
+    print_rows(_COLUMNS, [_row(entry) for entry in examined])
+    for entry in examined:
+        if entry["advice"]:
+            click.echo(printable(f"{entry['name']}: {entry['advice']}"), err=True)
+    for entry in found:
+        if "error" in entry:
+            click.secho(f"server {printable(entry['name'])!r}: ", fg="red", nl=False, err=True)
+            click.echo(printable(entry["error"].splitlines()[0]), err=True)
+    if not found:
+        click.echo("no server of this configuration is a process", err=True)
+
+
+def _row(entry: dict[str, Any]) -> tuple[str, ...]:
+    memory = f"{entry['memory'] / 1024 / 1024:.0f} MiB"
+    return (
+        entry["name"],
+        str(entry["processes"]),
+        memory,
+        f"{entry['seconds']:.1f} s",
+        str(entry["tools"]),
+        entry["sharing"],
+    )

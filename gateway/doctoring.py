@@ -1,0 +1,137 @@
+"""What `stagedoor doctor` finds out: what each process of a configuration costs, and which could be shared."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import trio
+
+from actors.protocol.table import BackendSpec, Endpoint, StdioTarget, Table
+from gateway.backends import guardian_main
+from gateway.cli.client import Client, ClientFailedError
+from gateway.config import Settings
+from gateway.opening import open_client
+
+MUCH: Final = 64 * 1024 * 1024
+"""Bytes from which on it is worth a word that every session has a process of its own."""
+SETTLE: Final = 0.5
+"""Seconds after the lists, in which a server may start what it starts late."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Of one server, with all that it has started. `memory` is in bytes."""
+
+    processes: int
+    memory: int
+
+
+async def examine(settings: Settings) -> list[dict[str, Any]]:
+    """Each server that is a process, started alone, in the order of the configuration. `error` says why one could not
+    be examined; else `processes`, `memory`, `seconds` until its lists were there, `tools`, and what can be said of
+    `sharing` in `advice`."""
+    found = []
+    for spec in settings.table.backends.values():
+        if isinstance(spec.target, StdioTarget):
+            found.append({"name": spec.name, "sharing": spec.sharing, **await _examine(settings, spec)})
+    return found
+
+
+async def _examine(settings: Settings, spec: BackendSpec) -> dict[str, Any]:
+    alone = replace(spec, sharing="shared", idle_stop=None)  # one process, whoever asks it for its lists
+    endpoint = Endpoint(spec.name, "transparent", (spec.name,))
+    merged = Endpoint("", "aggregate", (spec.name,))
+    table = Table({spec.name: alone}, {spec.name: endpoint, "": merged}, settings.table.separator)
+    told: dict[str, Any] = {}
+    try:
+        async with open_client(replace(settings, table=table)) as client:
+            told = await _visit(spec, client)
+    except* ClientFailedError as failed:
+        told = {"error": str(failed.exceptions[0])}
+    return told
+
+
+async def _visit(spec: BackendSpec, client: Client) -> dict[str, Any]:
+    before, began = await _children(), trio.current_time()
+    [server] = await client.servers()
+    if (error := server.get("error")) is not None:
+        return {"error": str(error.get("message", "it does not work"))}
+    tools = await client.list("tools") if server.get("counts", {}).get("tools") else []
+    seconds = trio.current_time() - began
+    await trio.sleep(SETTLE)
+    cost = await trio.to_thread.run_sync(_cost, await _children() - before)
+    return {
+        "processes": cost.processes,
+        "memory": cost.memory,
+        "seconds": round(seconds, 2),
+        "tools": len(tools),
+        "advice": _advice(spec, cost, tools),
+    }
+
+
+def _advice(spec: BackendSpec, cost: Cost, tools: list[dict[str, Any]]) -> str:
+    if spec.sharing != "session":
+        return ""
+    if tools and all((tool.get("annotations") or {}).get("readOnlyHint") is True for tool in tools):
+        return 'by its own word all its tools only read: "sharing": "shared" may do, one process for everybody'
+    if cost.memory >= MUCH or cost.processes > 1:
+        return 'each session has that: "sharing": "principal" is one for each user'
+    return ""
+
+
+async def _children() -> frozenset[int]:
+    """The process groups of our children, but for the one that ends them."""
+    return await trio.to_thread.run_sync(_groups)
+
+
+def _groups() -> frozenset[int]:
+    me = os.getpid()
+    return frozenset(
+        entry.group for entry in _processes() if entry.parent == me and guardian_main.__file__ not in entry.command
+    )
+
+
+def _cost(groups: Iterable[int]) -> Cost:
+    wanted = set(groups)
+    found = [entry for entry in _processes() if entry.group in wanted]
+    return Cost(len(found), sum(entry.memory for entry in found))
+
+
+@dataclass(frozen=True, slots=True)
+class _Process:
+    pid: int
+    parent: int
+    group: int
+    memory: int
+    command: str
+
+
+def _processes() -> list[_Process]:
+    """Those of this machine, as `ps` has them; where the system tells more of memory, what it shares counts in part."""
+    words = ["ps", "-A", "-ww", "-o", "pid=,ppid=,pgid=,rss=,args="]
+    listed = subprocess.run(words, capture_output=True, text=True, errors="replace", check=True, timeout=10).stdout
+    found = []
+    for line in listed.splitlines():
+        pid, parent, group, resident, *rest = [*line.split(None, 4), ""]
+        memory = _proportional(int(pid)) or int(resident) * 1024
+        found.append(_Process(int(pid), int(parent), int(group), memory, rest[0]))
+    return found
+
+
+def _proportional(pid: int) -> int:
+    if sys.platform != "linux":
+        return 0
+    try:
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) * 1024
+    except (OSError, ValueError):
+        pass  # it has ended, or is somebody else's
+    return 0
+
+
+__all__ = ["examine"]

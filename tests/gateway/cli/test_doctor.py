@@ -1,0 +1,85 @@
+"""`stagedoor doctor`, with real servers."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from gateway.cli import cli, composed
+
+SERVER = """
+import json, subprocess, sys
+helper = subprocess.Popen([sys.executable, "-S", "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
+kept = bytearray(int(sys.argv[1]))
+reads = {"readOnlyHint": sys.argv[2] == "r"}
+for line in sys.stdin:
+    asked = json.loads(line)
+    if "id" not in asked:
+        continue
+    result = {
+        "initialize": {
+            "protocolVersion": "2025-11-25",
+            "capabilities": {"tools": {}},
+            "serverInfo": {"name": "heavy", "version": "1"},
+        },
+        "tools/list": {
+            "tools": [{"name": "t", "inputSchema": {"type": "object"}, "annotations": reads}]
+        },
+    }.get(asked["method"])
+    error = {"error": {"code": -32601, "message": "no"}}
+    print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], **({"result": result} if result else error)}), flush=True)
+"""
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    program = tmp_path / "server.py"
+    program.write_text(SERVER)
+    heavy = {"command": sys.executable, "args": ["-S", str(program), str(80 * 1024 * 1024), "w"]}
+    servers = {
+        "heavy": heavy,
+        "reader": {"command": sys.executable, "args": ["-S", str(program), "1", "r"]},
+        "shared": {"command": sys.executable, "args": ["-S", str(program), "1", "w"], "sharing": "shared"},
+        "far": {"url": "http://127.0.0.1:1/mcp"},
+    }
+    file = tmp_path / "stagedoor.json"
+    file.write_text(json.dumps({"mcpServers": servers}))
+    return file
+
+
+def run(*words: object):
+    return CliRunner().invoke(cli, ["doctor", *map(str, words)], obj=composed)
+
+
+def test_each_process_is_measured_with_what_it_has_started_and_advised_on(config: Path) -> None:
+    done = run("--json", config)
+    assert done.exit_code == 0, done.output
+    found = {entry["name"]: entry for entry in json.loads(done.stdout)}
+    assert list(found) == ["heavy", "reader", "shared"]
+    assert [entry["processes"] for entry in found.values()] == [2, 2, 2]
+    assert found["heavy"]["memory"] > 80 * 1024 * 1024 > found["reader"]["memory"] > 0
+    assert '"principal"' in found["heavy"]["advice"]
+    assert '"shared"' in found["reader"]["advice"]
+    assert found["shared"]["advice"] == ""
+
+
+def test_one_that_does_not_start_is_named_and_the_others_are_examined(config: Path) -> None:
+    file = json.loads(config.read_text())
+    servers = {"broken": {"command": sys.executable, "args": ["-c", "raise SystemExit(3)"]}}
+    servers["reader"] = file["mcpServers"]["reader"]
+    config.write_text(json.dumps({"mcpServers": servers}))
+    done = run(config)
+    assert done.exit_code == 1
+    assert "broken" in done.output
+    assert "exited with status 3" in done.output
+    assert done.stdout.splitlines()[0].startswith("reader\t2\t")
+
+
+def test_without_a_process_it_says_so(tmp_path: Path) -> None:
+    file = tmp_path / "stagedoor.json"
+    file.write_text(json.dumps({"mcpServers": {"far": {"url": "http://127.0.0.1:1/mcp"}}}))
+    done = run(file)
+    assert done.exit_code == 0
+    assert "no server of this configuration is a process" in done.output
