@@ -225,8 +225,11 @@ class Durations(CallTimes):
         if error == UNKNOWN_TOOL:
             tool = ""  # a name that exists nowhere is the client's invention, and no label
         labels = (method, self.shown.exposed(tool), error, "http", version)
+        operation = self.observed(event.call) if self.operations else None
+        if operation is not None:
+            trace = operation.recorded_trace
         self.telemetry.observe("mcp_server_operation_duration_seconds", now - at, labels, trace)
-        if self.operations and (operation := self.observed(event.call)) is not None:
+        if operation is not None:
             operation.tool, operation.version = labels[1], version
             operation.ended("answered", error, code_of(event.payload) if not event.ok else None)
 
@@ -254,8 +257,11 @@ class BackendDurations(CallTimes):
             version,
             backend,
         )
+        operation = self.observed(key) if self.operations else None
+        if operation is not None:
+            trace = operation.recorded_trace
         self.telemetry.observe("mcp_client_operation_duration_seconds", now - at, labels, trace)
-        if self.operations and (operation := self.observed(key)) is not None:
+        if operation is not None:
             operation.tool, operation.transport, operation.version = labels[1], transport, version
             error = "tool_error" if ok and method == "tools/call" and _says_error(payload) else labels[2]
             operation.ended("answered", error, code_of(payload) if not ok else None)

@@ -12,6 +12,7 @@ from socket import socket
 import trio
 
 from actors.ports import Log
+from actors.protocol.instruments import INSTRUMENTS
 from actors.runtime.boundary import boundary
 from gateway import descriptors, lifecycle
 from gateway.admin.app import Compare, Readiness, admin_app
@@ -36,13 +37,22 @@ from gateway.working import ends_within
 REAP_WITHIN = 5.0
 """Seconds in which the store is told that a worker has died."""
 STATES = ("starting", "ready", "draining", "silent")
+OWN = (
+    "stagedoor_workers",
+    "stagedoor_worker_deaths_total",
+    "stagedoor_connections_open",
+    "stagedoor_connection_crashes_total",
+    "stagedoor_reloads_total",
+    "stagedoor_reload_success_timestamp_seconds",
+)
+"""What this process counts itself. Of all else its workers tell."""
 
 
 async def supervise(settings: Settings, source: tuple[str, ...], log: Log, announce: Callable[[Settings], None]) -> int:
     """Serves by several workers until SIGTERM or SIGINT; the exit status. Raises CannotListenError."""
     public, admin = listeners_of(settings)
     made = names(public)
-    metrics = Metrics()
+    metrics = Metrics(INSTRUMENTS[name] for name in OWN)
 
     async def fresh() -> Callable[[], object] | None:
         return await renewed(reloads, supervisor)

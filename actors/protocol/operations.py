@@ -115,6 +115,12 @@ class Operation:
         return found.trace_id if found is not None else ""
 
     @property
+    def recorded_trace(self) -> str:
+        """The same, if somebody records it: of another there is nothing to look at."""
+        found = self.context or self.parent
+        return found.trace_id if found is not None and found.sampled else ""
+
+    @property
     def mark(self) -> str:
         """What a record keeps of it, so that later work can point at it: a `traceparent` if there is one."""
         found = self.context or self.parent

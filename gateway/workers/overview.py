@@ -9,7 +9,7 @@ from typing import Any
 
 from actors.protocol.instruments import INSTRUMENTS, Instrument
 from gateway.observability.bounds import Bounds, Labels
-from gateway.observability.metrics import Cell, Examples, Numbers
+from gateway.observability.metrics import Cell, Examples, Metrics, Numbers
 from gateway.workers.channel import Row, Seen, State
 
 _SMALLEST = ("process_max_fds", "process_start_time_seconds")
@@ -72,11 +72,12 @@ class Totals:
     def __init__(self) -> None:
         self._bounds = Bounds(self.instruments)
         self._past: Numbers = {}
+        added(self._past, {name: of.items() for name, of in Metrics().numbers().items()}, self._bounds, gauges=False)
         self._past_process: dict[str, float] = {}
         self.living: Callable[[], Sequence[State]] = tuple
         """What the workers that have not ended said last."""
         self.own: Callable[[], Numbers] = dict
-        """What the supervisor counts itself."""
+        """What the supervisor counts itself; what it says of a gauge is said beside the workers."""
 
     def ended(self, last: State) -> None:
         """Keeps what a worker counted after it has ended."""

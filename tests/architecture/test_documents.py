@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 import sys
 from collections.abc import Iterator
@@ -25,6 +26,16 @@ def test_the_table_of_metrics_is_the_code_s() -> None:
     metrics_table = script("metrics_table")
     text = metrics_table.DOCUMENT.read_text()
     assert metrics_table.render(text) == text, "run scripts/metrics_table.py"
+
+
+def test_the_dashboards_are_what_the_script_makes_and_grafana_can_tell_their_panels_apart() -> None:
+    dashboards = script("dashboards")
+    for file, made in dashboards.files().items():
+        assert file.read_text() == made, "run scripts/dashboards.py"
+        panels = json.loads(made)["panels"]
+        assert len({panel["id"] for panel in panels}) == len(panels)
+        assert len({(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in panels}) == len(panels)
+    assert set(dashboards.FOLDER.glob("*.json")) == dashboards.files().keys()
 
 
 def test_the_page_on_compatibility_is_the_matrix_s_table() -> None:

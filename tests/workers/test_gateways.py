@@ -211,6 +211,7 @@ def test_two_workers_are_one_gateway_to_operators(site: Site) -> None:
     assert site.counted() == site.answered
     page = site.admin("/metrics")
     assert 'stagedoor_workers{state="ready"} 2.0' in page
+    assert "stagedoor_store_up 1.0" in page
     assert json.loads(site.admin("/readyz?verbose"))["status"] == "ready"
     assert site.admin("/livez") == site.admin("/healthz")
 

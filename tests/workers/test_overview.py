@@ -6,9 +6,11 @@ from typing import Any
 
 import msgspec
 
+from actors.protocol.instruments import INSTRUMENTS, SERVER
 from gateway.observability.bounds import TOOLS_PER_SERVER, Labels
 from gateway.observability.exposition import write
 from gateway.observability.metrics import Cell, Metrics
+from gateway.supervising import OWN
 from gateway.workers.channel import State
 from gateway.workers.overview import Totals, readiness, rows, seen, servers
 
@@ -112,6 +114,19 @@ def test_the_tools_of_all_workers_there_ever_were_are_bounded_together():
     assert sum(sum(cell[:-1]) for cell in series.values()) == 400
 
 
+def test_every_family_is_there_before_a_worker_has_said_anything_and_no_gauge_speaks_for_the_workers():
+    made = Totals()
+    numbers = made.numbers()
+    counters = [one.name for one in INSTRUMENTS.values() if one.kind != "gauge" and SERVER not in one.labels]
+    assert [name for name in counters if not numbers[name]] == []
+    assert numbers["stagedoor_takeovers_total"]["takeover",] == 0
+    assert numbers["stagedoor_store_up"] == {}
+    own = Metrics(INSTRUMENTS[name] for name in OWN)
+    made.own = own.numbers
+    made.living = lambda: [worker(gauges={"stagedoor_store_up": 1, "stagedoor_lease_age_seconds": 0.2})]
+    assert made.numbers()["stagedoor_store_up"] == {(): 1}
+
+
 def test_of_each_bucket_the_last_trace_that_any_worker_had_is_shown():
     one, other = (Metrics(clock=lambda at=at: at) for at in (1.0, 2.0))
     labels = ("tools/call", "echo", "", "http", "", "fx")
@@ -137,7 +152,9 @@ def test_series_of_another_version_are_left_out():
     )
     numbers = totals(strange).numbers()
     assert counted(numbers[ANSWERS]) == {("POST", "200"): 2}
-    assert numbers[LAG] == {}
+    (cell,) = numbers[LAG].values()
+    assert isinstance(cell, list)
+    assert not any(cell)
     assert "stagedoor_of_tomorrow_total" not in numbers
 
 
