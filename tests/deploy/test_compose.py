@@ -131,11 +131,16 @@ class Composed:
         found = json.loads(self.lab.get(url) or "{}")
         return {one["metric"].get("instance", ""): float(one["value"][1]) for one in found["data"]["result"]}
 
+    def failures(self) -> list[str]:
+        """Why Prometheus could not scrape."""
+        url = f"http://{self.lab.addresses['prometheus']}:9090/api/v1/targets"
+        return [one["lastError"] for one in json.loads(self.lab.get(url) or "")["data"]["activeTargets"]]
+
     def until(self, query: str, holds: Any) -> dict[str, float]:
         """Asks until it is so."""
         end = time.monotonic() + PATIENCE
         while not holds(found := self.asks(query)):
-            assert time.monotonic() < end, f"{query} is {found}"
+            assert time.monotonic() < end, f"{query} is {found}; {self.failures()}"
             time.sleep(LOOK_EVERY)
         return found
 
