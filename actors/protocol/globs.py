@@ -1,0 +1,223 @@
+"""Shell-style patterns over names and URIs: `*` is any text, `?` one character, `[a-z]` and `[!a-z]` one of a set.
+
+Besides whether a text fits, it can be said of two patterns whether some text fits both, and whether one lets through
+all that the other does: what a rule can ever match is known without a list of names.
+"""
+
+import re
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+EXPRESSION: Final = re.compile(r"\{[^{}]*\}")
+"""In a URI template: what is put in its place is not known yet (RFC 6570)."""
+
+
+class Set(NamedTuple):
+    """One character: of these ranges, or (`out`) of none of them."""
+
+    ranges: tuple[tuple[str, str], ...]
+    out: bool = False
+
+    def has(self, character: str) -> bool:
+        """Whether this character is one of them."""
+        return any(low <= character <= high for low, high in self.ranges) is not self.out
+
+
+ONE: Final = Set((), out=True)
+"""`?`: any character."""
+MANY: Final = None
+"""`*`: any number of any characters."""
+
+Token = Set | None
+
+
+class Glob(NamedTuple):
+    """One pattern. Two of the same text are equal."""
+
+    text: str
+    tokens: tuple[Token, ...]
+
+    def matches(self, text: str) -> bool:
+        """Whether the whole of a text fits."""
+        return _regex(self).fullmatch(text) is not None
+
+    @property
+    def literal(self) -> bool:
+        """Whether one text alone fits."""
+        return all(token is not None and _single(token) for token in self.tokens)
+
+
+@lru_cache(4096)
+def glob(text: str) -> Glob:
+    """The pattern that is written so."""
+    tokens: list[Token] = []
+    at = 0
+    while at < len(text):
+        character = text[at]
+        at += 1
+        if character == "*":
+            if not tokens or tokens[-1] is not MANY:
+                tokens.append(MANY)
+        elif character == "?":
+            tokens.append(ONE)
+        elif character == "[" and (end := _end_of_set(text, at)):
+            tokens.append(_set(text[at:end]))
+            at = end + 1
+        else:
+            tokens.append(_only(character))
+    return Glob(text, tuple(tokens))
+
+
+@lru_cache(4096)
+def template(text: str) -> Glob:
+    """The texts that a URI template can become, about: any text for each of its expressions."""
+    literals = EXPRESSION.split(text)
+    tokens: list[Token] = [_only(character) for character in literals[0]]
+    for literal in literals[1:]:
+        if not tokens or tokens[-1] is not MANY:
+            tokens.append(MANY)
+        tokens += map(_only, literal)
+    return Glob(text, tuple(tokens))
+
+
+def meets(one: Glob, other: Glob) -> bool:
+    """Whether some text fits both."""
+    a, b = one.tokens, other.tokens
+    reached = {(0, 0)}
+    todo = [(0, 0)]
+    while todo:
+        i, j = todo.pop()
+        if i == len(a) and j == len(b):
+            return True
+        for step in _steps(a, b, i, j):
+            if step not in reached:
+                reached.add(step)
+                todo.append(step)
+    return False
+
+
+def _steps(a: tuple[Token, ...], b: tuple[Token, ...], i: int, j: int) -> list[tuple[int, int]]:
+    """What may be left of both after one more character, or after none."""
+    x, y = a[i] if i < len(a) else ONE, b[j] if j < len(b) else ONE
+    steps = []
+    if x is MANY:
+        steps.append((i + 1, j))
+        if j < len(b) and y is not MANY and _share(y, ONE):
+            steps.append((i, j + 1))
+    if y is MANY:
+        steps.append((i, j + 1))
+        if i < len(a) and x is not MANY and _share(x, ONE):
+            steps.append((i + 1, j))
+    if i < len(a) and j < len(b) and x is not None and y is not None and _share(x, y):
+        steps.append((i + 1, j + 1))
+    return steps
+
+
+def covers(wide: Glob, narrow: Glob) -> bool:
+    """Whether all that fits the narrow one fits the wide one, as far as that can be seen: each token of the narrow one
+    is taken for a character that only a `*` or what holds all of it lets through."""
+    a, b = wide.tokens, narrow.tokens
+    fits = [True] + [False] * len(a)
+    for i, token in enumerate(a):
+        fits[i + 1] = fits[i] and token is MANY
+    for own in b:
+        now = [False] * (len(a) + 1)
+        for i, token in enumerate(a):
+            if token is MANY:
+                now[i + 1] = now[i] or fits[i + 1]
+            else:
+                now[i + 1] = fits[i] and own is not None and _within(own, token)
+        fits = now
+    return fits[-1]
+
+
+def _single(token: Set) -> bool:
+    return not token.out and len(token.ranges) == 1 and token.ranges[0][0] == token.ranges[0][1]
+
+
+def _share(a: Set, b: Set) -> bool:
+    """Whether two sets have a character in common. Of two that leave something out, nearly all is left."""
+    if a.out and b.out:
+        return True
+    if a.out:
+        a, b = b, a
+    if b.out:
+        return any(not _filled(range, b.ranges) for range in a.ranges)
+    return any(low <= high2 and low2 <= high for low, high in a.ranges for low2, high2 in b.ranges)
+
+
+def _within(narrow: Set, wide: Set) -> bool:
+    """Whether all of one set is in the other."""
+    if wide.out:
+        inside = Set(wide.ranges)
+        return (
+            all(_filled(range, narrow.ranges) for range in wide.ranges)
+            if narrow.out
+            else not wide.ranges or not _share(narrow, inside)
+        )
+    return not narrow.out and all(_filled(range, wide.ranges) for range in narrow.ranges)
+
+
+def _filled(range: tuple[str, str], ranges: tuple[tuple[str, str], ...]) -> bool:
+    """Whether these ranges hold every character of this one."""
+    low, high = range
+    at = ord(low)
+    for start, end in sorted(ranges):
+        if ord(start) <= at <= ord(end):
+            at = ord(end) + 1
+    return at > ord(high)
+
+
+def _only(character: str) -> Set:
+    return Set(((character, character),))
+
+
+def _end_of_set(text: str, at: int) -> int:
+    """Where the set that begins here ends; 0: nowhere, so that it is a bracket like any other character."""
+    first = at + 1 if text[at : at + 1] == "!" else at
+    return max(0, text.find("]", first + 1))
+
+
+def _set(inside: str) -> Set:
+    out = inside.startswith("!")
+    characters = inside[1:] if out else inside
+    ranges: list[tuple[str, str]] = []
+    at = 0
+    while at < len(characters):
+        low = characters[at]
+        if characters[at + 1 : at + 2] == "-" and at + 2 < len(characters):
+            high = characters[at + 2]
+            at += 3
+        else:
+            high = low
+            at += 1
+        if low <= high:
+            ranges.append((low, high))
+    return Set(tuple(ranges), out)
+
+
+@lru_cache(4096)
+def _regex(pattern: Glob) -> re.Pattern[str]:
+    """Without a way back between two `*`: how long it takes grows with the text, and not with its square."""
+    parts: list[list[str]] = [[]]
+    for token in pattern.tokens:
+        if token is None:
+            parts.append([])
+        else:
+            parts[-1].append(_class(token))
+    joined = ["".join(part) for part in parts]
+    if len(joined) == 1:
+        return re.compile(joined[0], re.DOTALL)
+    middle = "".join(f"(?>.*?{part})" for part in joined[1:-1])
+    return re.compile(f"{joined[0]}{middle}.*{joined[-1]}", re.DOTALL)
+
+
+def _class(token: Set) -> str:
+    if token is ONE or (token.out and not token.ranges):
+        return "."
+    if _single(token):
+        return re.escape(token.ranges[0][0])
+    if not token.ranges:
+        return r"(?!)"
+    inside = "".join(f"{re.escape(low)}-{re.escape(high)}" for low, high in token.ranges)
+    return f"[{'^' if token.out else ''}{inside}]"

@@ -1,0 +1,415 @@
+"""Who may do what: rules over backends, tools, prompts and resources, and the one function that decides by them.
+
+Lists and calls ask the same `decide`, so that what is listed can be called, and nothing else. Backend and name are
+matched each by itself, and are the backend's own: an exposed name is never taken apart.
+
+*Who* a rule is for is found out once for each principal and its rights (`Policy.standing`); what it comes to for a name
+is remembered there. A deny beats every allow, and with rules what none allows is denied.
+"""
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from enum import Enum
+from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias
+
+from msgspec import Struct
+
+from actors.protocol.globs import Glob, covers, glob, meets, template
+from actors.protocol.rights import STATIC, Rights
+from actors.protocol.uris import normalized
+
+Kind = Literal["tool", "prompt", "resource", "template"]
+"""What is named. A template stands for what it can become: it may be seen as long as some of that may be read."""
+Outcome = Literal["allow", "deny", "step-up"]
+
+STANDINGS_MAX: Final = 4096
+"""Principals, by their rights, whose rules are remembered."""
+DECISIONS_MAX: Final = 4096
+"""Decisions remembered for those who have the same rules."""
+
+
+class Variable(Enum):
+    """What a condition can ask about, by the name it has there."""
+
+    PRINCIPAL = "principal"
+    GROUPS = "groups"
+    SCOPES = "scopes"
+    CLAIMS = "claims"
+    CLIENT = "client"
+    SERVER = "server"
+    TOOL = "tool"
+    ARGS = "args"
+    ANNOTATIONS = "annotations"
+
+
+OF_CALLER: Final = frozenset({Variable.PRINCIPAL, Variable.GROUPS, Variable.SCOPES, Variable.CLAIMS, Variable.CLIENT})
+"""What is the same for all that somebody asks for."""
+
+
+class Condition(Protocol):
+    """A condition on a call, made ready when the configuration was read."""
+
+    text: str
+    """As it is written."""
+    variables: frozenset[Variable]
+    """What it asks about."""
+
+    def holds(self, values: Mapping[str, Any]) -> bool:
+        """Whether it is true. Raises ConditionError."""
+
+
+class ConditionError(Exception):
+    """A condition can't be found true or false: it asks for what is not there, or is no yes or no."""
+
+
+class Item(NamedTuple):
+    """What a rule names: `github:read_*`, `prompt:github:*`, `resource:files:file:///pub/*`."""
+
+    kind: Literal["tool", "prompt", "resource"]
+    backend: Glob
+    name: Glob
+
+    def __str__(self) -> str:
+        prefix = "" if self.kind == "tool" else f"{self.kind}:"
+        return f"{prefix}{self.backend.text}:{self.name.text}"
+
+    def matches(self, kind: Kind, backend: str, name: str) -> bool:
+        """Whether it names this. (A template is not named, but met or covered.)"""
+        return self.kind == kind and self.backend.matches(backend) and self.name.matches(name)
+
+
+def item(text: str) -> Item:
+    """What is written so. Raises ValueError with a sentence."""
+    kind, rest = split(text)
+    backend, colon, name = rest.partition(":")
+    if not colon or not backend or not name:
+        raise ValueError("must be SERVER:NAME, prompt:SERVER:NAME or resource:SERVER:URI; * stands for any text")
+    if kind == "resource":
+        scheme, mark, after = name.partition(":")
+        name = f"{scheme.lower()}{mark}{after}"
+    return Item(kind, glob(backend), glob(name))
+
+
+def split(text: str) -> tuple[Literal["tool", "prompt", "resource"], str]:
+    """The kind that an item's first word names, and the rest. (`prompt:x` is the tool x of a server called so.)"""
+    first, _, rest = text.partition(":")
+    if ":" in rest:
+        if first == "prompt":
+            return "prompt", rest
+        if first == "resource":
+            return "resource", rest
+    return "tool", text
+
+
+class Who(Struct, frozen=True):
+    """For whom a rule is: one of each list that is there. Without any, for everybody."""
+
+    groups: frozenset[str] | None = None
+    principals: frozenset[str] | None = None
+    scopes: frozenset[str] | None = None
+    clients: frozenset[str] | None = None
+
+    def includes(self, principal: str, rights: Rights) -> bool:
+        """Whether this principal, with these rights, is one of them."""
+        return (
+            (self.principals is None or principal in self.principals)
+            and (self.groups is None or not self.groups.isdisjoint(rights.groups))
+            and (self.scopes is None or not self.scopes.isdisjoint(rights.scopes))
+            and (self.clients is None or rights.client in self.clients)
+        )
+
+    def within(self, other: "Who") -> bool:
+        """Whether whoever is one of these is one of the others too."""
+        both = ((getattr(self, name), getattr(other, name)) for name in self.__struct_fields__)
+        return all(theirs is None or (own is not None and own <= theirs) for own, theirs in both)
+
+
+EVERYBODY: Final = Who()
+
+
+class Rule(Struct, frozen=True):
+    """One rule; `place` is where it stands in the configuration, which is how people are told of it. `scopes` are what
+    items need besides, once they are allowed. With `when` it counts only for calls of which the condition is true."""
+
+    place: str
+    who: Who = EVERYBODY
+    allow: tuple[Item, ...] = ()
+    deny: tuple[Item, ...] = ()
+    scopes: tuple[tuple[Item, frozenset[str]], ...] = ()
+    when: Condition | None = None
+
+    @property
+    def digest(self) -> str:
+        """What it says, as text."""
+        who = [
+            sorted(getattr(self.who, n)) if getattr(self.who, n) is not None else None for n in Who.__struct_fields__
+        ]
+        scopes = [(str(item), sorted(needed)) for item, needed in self.scopes]
+        return repr((who, [*map(str, self.allow)], [*map(str, self.deny)], scopes, self.when and self.when.text))
+
+
+# What is decided --------------------------------------------------------------------------------------------------
+
+
+class Decision(NamedTuple):
+    """`rule` is that which decided, as people are told it. `scopes`: what a step-up has to ask for, all of it.
+    `constraint`: the condition that this call does not meet, where other arguments would. `failed`: it could not be
+    decided, and is denied."""
+
+    outcome: Outcome
+    rule: str
+    scopes: tuple[str, ...] = ()
+    constraint: str = ""
+    failed: bool = False
+
+    @property
+    def allowed(self) -> bool:
+        """Whether it may be done."""
+        return self.outcome == "allow"
+
+    @property
+    def listed(self) -> bool:
+        """Whether it may be seen: what lacks only a scope may, since its client could not ask for the scope else."""
+        return self.outcome != "deny"
+
+
+NO_RULES: Final = Decision("allow", "no policy")
+UNMENTIONED: Final = Decision("deny", "no rule allows it")
+UNREADABLE: Final = Decision("deny", "the URI could be read as another one")
+
+Values: TypeAlias = Mapping[str, Any]
+
+
+class Asked(NamedTuple):
+    """What is asked for, besides by its name: arguments as they were given (None: of a list), and what is known of the
+    tool."""
+
+    args: Any = None
+    annotations: Any = None
+
+
+NOTHING: Final = Asked()
+
+
+class Standing:
+    """The rules that are for somebody, and what they come to. `key` is the same for all who see and may do the same.
+    `conditional`: whether anything depends on more than names."""
+
+    __slots__ = ("_caller", "_failed", "_known", "_rules", "_scopes", "conditional", "key")
+
+    def __init__(self, rules: tuple[Rule, ...], failed: frozenset[str], scopes: frozenset[str], caller: Values) -> None:
+        """`failed`: places of rules that nobody can tell whether they are for this caller."""
+        self._rules = rules
+        self._failed = failed
+        self._scopes = scopes
+        self._caller = caller
+        self.conditional = any(rule.when is not None and not rule.when.variables <= OF_CALLER for rule in rules)
+        self._known: dict[tuple[Kind, str, str], Decision] = {}
+        said = repr((sorted(failed), sorted(scopes), [rule.place + rule.digest for rule in rules]))
+        if self.conditional:
+            said += repr(sorted((name, repr(value)) for name, value in caller.items()))
+        self.key = hashlib.sha256(said.encode(errors="surrogatepass")).hexdigest()[:16]
+
+    @property
+    def remembered(self) -> int:
+        """How many decisions are."""
+        return len(self._known)
+
+    def decide(self, kind: Kind, backend: str, name: str, asked: Asked = NOTHING) -> Decision:
+        """Whether this may be done, or (without arguments) seen."""
+        if self.conditional:
+            return self._decide(kind, backend, name, asked)
+        key = (kind, backend, name)
+        known = self._known.get(key)
+        if known is None:
+            known = self._decide(kind, backend, name, asked)
+            if len(self._known) >= DECISIONS_MAX:
+                self._known.clear()
+            self._known[key] = known
+        return known
+
+    def sees(self, backend: str) -> bool:
+        """Whether anything of a backend may be seen: if not, it is as if there were none."""
+        return any(self._some(kind, backend) for kind in ("tool", "prompt", "resource"))
+
+    def _some(self, kind: Literal["tool", "prompt", "resource"], backend: str) -> bool:
+        anything = glob("*")
+        return self._template(kind, backend, anything).outcome != "deny"
+
+    # One name
+
+    def _decide(self, kind: Kind, backend: str, name: str, asked: Asked) -> Decision:
+        if kind == "template":
+            return self._template("resource", backend, template(name))
+        if kind == "resource":
+            read = normalized(name)
+            if read is None:
+                return UNREADABLE
+            name = read
+        refused, allowed = UNMENTIONED, ""
+        needed: dict[str, None] = {}
+        gate = ""
+        for rule in self._rules:
+            deny = next((item for item in rule.deny if item.matches(kind, backend, name)), None)
+            gates = [scopes for item, scopes in rule.scopes if item.matches(kind, backend, name)]
+            allow = next((item for item in rule.allow if item.matches(kind, backend, name)), None)
+            if deny is None and not gates and (allow is None or allowed):
+                continue
+            holds = self._holds(rule, kind, backend, name, asked)
+            if deny is not None and holds in _COUNTS:
+                return _refused(rule, holds, f"deny {deny}")
+            if gates and holds in _COUNTS:
+                needed |= dict.fromkeys(scope for scopes in gates for scope in sorted(scopes))
+                gate = gate or rule.place
+            if allow is not None and not allowed:
+                if holds in (Holds.YES, Holds.MAYBE):
+                    allowed = f"{rule.place}: allow {allow}"
+                elif refused is UNMENTIONED:
+                    refused = _refused(rule, holds, "its condition is not met")
+        if not allowed:
+            return refused
+        if not self._scopes.issuperset(needed):
+            return Decision("step-up", f"{gate}: scopes", tuple(needed))
+        return Decision("allow", allowed)
+
+    def _holds(self, rule: Rule, kind: Kind, backend: str, name: str, asked: Asked) -> "Holds":
+        """Whether a rule counts for this."""
+        if rule.place in self._failed:
+            return Holds.UNKNOWN
+        condition = rule.when
+        if condition is None or condition.variables <= OF_CALLER:
+            return Holds.YES  # it was asked when this standing was made
+        if asked.args is None and Variable.ARGS in condition.variables:
+            return Holds.MAYBE
+        known = asked.annotations if isinstance(asked.annotations, dict) else {}
+        args = asked.args if isinstance(asked.args, dict) else {}
+        call = {"server": backend, "tool": name if kind == "tool" else "", "args": args, "annotations": known}
+        try:
+            return Holds.YES if condition.holds({**self._caller, **call}) else Holds.NO
+        except ConditionError:
+            return Holds.UNKNOWN
+
+    # Many names
+
+    def _template(self, kind: Literal["tool", "prompt", "resource"], backend: str, names: Glob) -> Decision:
+        """Whether some of these may be seen: an allow meets them, and no deny takes all that it allows of them."""
+        denied = [
+            (rule, item)
+            for rule in self._rules
+            for item in rule.deny
+            if item.kind == kind and item.backend.matches(backend) and rule.when is None
+        ]
+        for rule, item in denied:
+            if covers(item.name, names):
+                return Decision("deny", f"{rule.place}: deny {item}")
+        for rule in self._rules:
+            for item in rule.allow:
+                if item.kind != kind or not item.backend.matches(backend) or not meets(item.name, names):
+                    continue
+                if not any(covers(other.name, item.name) for _, other in denied) and rule.place not in self._failed:
+                    return Decision("allow", f"{rule.place}: allow {item}")
+        return UNMENTIONED
+
+
+class Holds(Enum):
+    """Of a rule's condition."""
+
+    YES = "yes"
+    NO = "no"
+    MAYBE = "maybe"
+    """With some arguments: the thing is listed."""
+    UNKNOWN = "unknown"
+    """It can't be evaluated: what could be denied is."""
+
+
+_COUNTS: Final = (Holds.YES, Holds.UNKNOWN)
+"""When a rule takes something away."""
+
+
+def _refused(rule: Rule, holds: Holds, why: str) -> Decision:
+    if holds is Holds.UNKNOWN:
+        return Decision("deny", f"{rule.place}: its condition can't be evaluated", failed=True)
+    return Decision("deny", f"{rule.place}: {why}", constraint=_constraint(rule))
+
+
+def _constraint(rule: Rule) -> str:
+    """What a caller can do something about."""
+    return rule.when.text if rule.when is not None and Variable.ARGS in rule.when.variables else ""
+
+
+class Policy:
+    """All rules of a configuration. `enforced`: otherwise decisions are counted and recorded, and change nothing."""
+
+    __slots__ = ("_standings", "digest", "enforced", "rules")
+
+    def __init__(self, rules: Iterable[Rule], *, enforced: bool = True) -> None:
+        self.rules = tuple(rules)
+        self.enforced = enforced
+        said = repr((enforced, [rule.digest for rule in self.rules]))
+        self.digest = hashlib.sha256(said.encode(errors="surrogatepass")).hexdigest()[:16]
+        self._standings: OrderedDict[tuple[str, str], Standing] = OrderedDict()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Policy) and other.digest == self.digest
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+    @property
+    def remembered(self) -> int:
+        """How many standings are."""
+        return len(self._standings)
+
+    def standing(self, principal: str, rights: Rights) -> Standing:
+        """What the rules are to this principal with these rights."""
+        key = (principal, rights.digest)
+        known = self._standings.get(key)
+        if known is None:
+            known = self._standings[key] = self._stand(principal, rights)
+            if len(self._standings) > STANDINGS_MAX:
+                self._standings.popitem(last=False)
+        return known
+
+    def _stand(self, principal: str, rights: Rights) -> Standing:
+        principal = called(principal, rights)
+        caller = {
+            "principal": principal,
+            "groups": sorted(rights.groups),
+            "scopes": sorted(rights.scopes),
+            "claims": {"iss": rights.issuer, "sub": rights.subject, "client_id": rights.client},
+            "client": rights.client,
+        }
+        rules: list[Rule] = []
+        failed: set[str] = set()
+        for rule in self.rules:
+            holds = _of_caller(rule, caller) if rule.who.includes(principal, rights) else False
+            if holds is None:
+                failed.add(rule.place)
+            if holds is not False:
+                rules.append(rule)
+        mentioned = {scope for rule in rules for _, scopes in rule.scopes for scope in scopes}
+        return Standing(tuple(rules), frozenset(failed), frozenset(mentioned & set(rights.scopes)), caller)
+
+
+def _of_caller(rule: Rule, caller: Values) -> bool | None:
+    """Whether a rule counts for a caller, as far as its condition asks for nothing else; None: it can't be told."""
+    if rule.when is None or not rule.when.variables <= OF_CALLER:
+        return True
+    try:
+        return rule.when.holds(caller)
+    except ConditionError:
+        return None
+
+
+def called(principal: str, rights: Rights) -> str:
+    """What rules call somebody: a configured token by its name, a user of an issuer `ISSUER#SUBJECT` (an issuer has
+    no fragment: RFC 8414, section 2). The same subject of another issuer is somebody else."""
+    return principal if rights.issuer in ("", STATIC) else f"{rights.issuer}#{rights.subject}"
+
+
+def decide(
+    policy: Policy | None, principal: str, rights: Rights, kind: Kind, backend: str, name: str, asked: Asked = NOTHING
+) -> Decision:
+    """Whether this principal may do this with these rights. Without a policy everybody may do everything."""
+    return NO_RULES if policy is None else policy.standing(principal, rights).decide(kind, backend, name, asked)

@@ -1,0 +1,38 @@
+"""How a resource's URI is read before a rule is asked about it."""
+
+import re
+from typing import Final
+from urllib.parse import unquote
+
+_HIDDEN: Final = re.compile(r"%(?:2f|5c|2e|00)", re.IGNORECASE)
+"""Slashes, backslashes, dots and NUL that are written as codes: whether they count as what they stand for, each server
+decides for itself."""
+_UNSAFE: Final = re.compile(r"[\x00-\x1f\x7f\\]")
+_PARTS: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*:)?(//[^/?#]*)?([^?#]*)([?#].*)?", re.DOTALL)
+"""Scheme, host, path, and the rest (RFC 3986, appendix B)."""
+_WEB: Final = frozenset({"http:", "https:", "ws:", "wss:"})
+_BETWEEN: Final = re.compile(r"[/?&=#;:]")
+
+
+def normalized(uri: str) -> str | None:
+    """The one form of a URI that rules are matched against (RFC 3986, section 6.2.2): scheme and web host in small
+    letters, codes of plain characters decoded, doubled slashes and `.` left out of the path. None for what could be
+    read as another place than it says: `..` between any two delimiters, encoded slashes and dots, backslashes, control
+    characters."""
+    once = unquote(uri, errors="surrogateescape")
+    if _HIDDEN.search(uri) or _HIDDEN.search(once) or _UNSAFE.search(once) or ".." in _BETWEEN.split(once):
+        return None
+    parts = _PARTS.fullmatch(uri)
+    if parts is None:
+        return None
+    scheme, host, path, rest = parts.groups(default="")
+    scheme = scheme.lower()
+    host = host.lower() if scheme in _WEB else host  # of other schemes it may be a name like any other
+    return unquote(f"{scheme}{host}{_path(path)}{rest}", errors="surrogateescape")
+
+
+def _path(path: str) -> str:
+    """Without segments that name nothing. (A doubled slash at its beginning would be taken for a host.)"""
+    parts = path.split("/")
+    kept = [part for index, part in enumerate(parts) if part not in ("", ".") or index in (0, len(parts) - 1)]
+    return "/".join("" if part == "." else part for part in kept)

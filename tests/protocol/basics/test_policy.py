@@ -1,0 +1,253 @@
+"""Rules: whom they are for, what they let through, and what decides where several speak of one thing."""
+
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from actors.protocol import policy as rules
+from actors.protocol.policy import Asked, ConditionError, Policy, Rule, Variable, Who, decide, item
+from actors.protocol.rights import STATIC, Rights
+
+NOBODY = Rights()
+DEV = Rights(groups=frozenset({"dev"}))
+
+
+class Condition:
+    """A condition in Python, as the engine of the configuration makes them of text."""
+
+    def __init__(self, text: str, *variables: str) -> None:
+        self.text = text
+        self.variables = frozenset(map(Variable, variables))
+
+    def holds(self, values: Mapping[str, Any]) -> bool:
+        try:
+            return bool(eval(self.text, {}, dict(values)))
+        except Exception as error:
+            raise ConditionError(str(error)) from error
+
+
+def rule(place: str = "policy[0]", **given: Any) -> Rule:
+    who = Who(**{key: frozenset(value) for key, value in given.pop("who", {}).items()})
+    scopes = tuple((item(name), frozenset(needed)) for name, needed in given.pop("scopes", {}).items())
+    lists = {key: tuple(map(item, given.pop(key, ()))) for key in ("allow", "deny")}
+    return Rule(place, who, scopes=scopes, **lists, **given)
+
+
+def outcome(policy: Policy | None, rights: Rights, text: str, principal: str = "ann", args: Any = None) -> str:
+    kind, rest = rules.split(text)
+    backend, _, name = rest.partition(":")
+    return decide(policy, principal, rights, kind, backend, name, Asked(args)).outcome
+
+
+def test_without_a_policy_all_is_allowed():
+    assert outcome(None, NOBODY, "github:delete_repo") == "allow"
+
+
+def test_with_any_policy_what_no_rule_allows_is_denied():
+    policy = Policy([rule(allow=["files:*"])])
+    assert outcome(policy, NOBODY, "files:read") == "allow"
+    assert outcome(policy, NOBODY, "github:read") == "deny"
+    assert outcome(Policy([]), NOBODY, "files:read") == "deny"
+
+
+def test_a_deny_beats_every_allow_wherever_it_stands():
+    for order in (1, -1):
+        policy = Policy([rule("a", allow=["*:*"]), rule("b", deny=["*:delete_*"])][::order])
+        assert outcome(policy, NOBODY, "github:delete_repo") == "deny"
+        assert decide(policy, "ann", NOBODY, "tool", "github", "delete_repo").rule == "b: deny *:delete_*"
+        assert outcome(policy, NOBODY, "github:read") == "allow"
+
+
+def test_tools_prompts_and_resources_are_named_apart():
+    policy = Policy([rule(allow=["f:a", "prompt:f:b", "resource:f:file:///c*"])])
+    asked = ("f:a", "prompt:f:a", "f:b", "prompt:f:b", "resource:f:file:///c/d", "resource:f:a")
+    assert [t for t in asked if outcome(policy, NOBODY, t) == "allow"] == [asked[0], asked[3], asked[4]]
+
+
+def test_a_server_and_its_names_are_matched_each_by_itself():
+    policy = Policy([rule(allow=["a:b:c", "a__b:*"])])
+    assert decide(policy, "ann", NOBODY, "tool", "a", "b:c").allowed
+    assert not decide(policy, "ann", NOBODY, "tool", "a:b", "c").allowed
+    assert not decide(policy, "ann", NOBODY, "tool", "a", "b__c").allowed
+
+
+@pytest.mark.parametrize(
+    ("who", "rights", "fits"),
+    [
+        ({}, NOBODY, True),
+        ({"groups": ["dev", "ops"]}, DEV, True),
+        ({"groups": ["ops"]}, DEV, False),
+        ({"scopes": ["x"]}, Rights(scopes=frozenset({"x"})), True),
+        ({"scopes": ["x"]}, NOBODY, False),
+        ({"clients": ["app"]}, Rights(client="app"), True),
+        ({"clients": ["app"]}, NOBODY, False),
+        ({"principals": ["ann"]}, NOBODY, True),
+        ({"principals": ["ann"]}, Rights(issuer=STATIC, subject="ann"), True),
+        ({"principals": ["bob"]}, NOBODY, False),
+        ({"principals": ["ann"]}, Rights(issuer="https://idp", subject="ann"), False),
+        ({"principals": ["https://idp#ann"]}, Rights(issuer="https://idp", subject="ann"), True),
+        ({"principals": ["https://idp#ann"]}, Rights(issuer="https://other", subject="ann"), False),
+        ({"groups": ["dev"], "principals": ["bob"]}, DEV, False),
+    ],
+)
+def test_a_rule_is_for_those_who_have_one_of_each_list(who: dict[str, list[str]], rights: Rights, fits: bool):
+    assert (outcome(Policy([rule(who=who, allow=["*:*"])]), rights, "f:a") == "allow") is fits
+
+
+def test_a_missing_scope_is_a_step_up_that_names_all_scopes_and_is_listed():
+    policy = Policy([rule(allow=["g:*"], scopes={"g:create_*": ["repo:write", "a"], "g:*_repo": ["repo:admin"]})])
+    decision = decide(policy, "ann", Rights(scopes=frozenset({"a"})), "tool", "g", "create_repo")
+    assert decision.outcome == "step-up"
+    assert decision.scopes == ("a", "repo:write", "repo:admin")
+    assert decision.listed
+    has = Rights(scopes=frozenset({"a", "repo:write", "repo:admin", "more"}))
+    assert decide(policy, "ann", has, "tool", "g", "create_repo").allowed
+    assert decide(policy, "ann", NOBODY, "tool", "g", "read").allowed
+
+
+def test_a_scope_allows_nothing_by_itself():
+    policy = Policy([rule(scopes={"g:x": ["s"]}, allow=["g:y"])])
+    assert outcome(policy, Rights(scopes=frozenset({"s"})), "g:x") == "deny"
+
+
+@pytest.mark.parametrize("uri", ["file:///pub/../secret", "file:///pub/%2e%2e/secret", "file:///pub%2fsecret"])
+def test_a_uri_that_leads_elsewhere_is_denied_whatever_is_allowed(uri: str):
+    assert outcome(Policy([rule(allow=["resource:*:*"])]), NOBODY, f"resource:f:{uri}") == "deny"
+
+
+@pytest.mark.parametrize("uri", ["file:///secret/x", "FILE:///secret/x", "file:///./secret/x", "file:///%73ecret/x"])
+def test_a_denied_uri_is_denied_in_every_spelling(uri: str):
+    policy = Policy([rule(allow=["resource:f:*"], deny=["resource:f:FILE:///secret/*"])])
+    assert outcome(policy, NOBODY, f"resource:f:{uri}") == "deny"
+
+
+@pytest.mark.parametrize(
+    ("template", "seen"),
+    [("file:///{path}", True), ("file:///pub/{x}", True), ("file:///pub/secret/{x}", False), ("note://{x}", False)],
+)
+def test_a_template_is_seen_as_long_as_some_of_what_it_can_become_may_be_read(template: str, seen: bool):
+    policy = Policy([rule(allow=["resource:f:file:///pub/*"], deny=["resource:f:file:///pub/secret/*"])])
+    assert decide(policy, "ann", NOBODY, "template", "f", template).listed is seen
+
+
+def test_a_server_of_which_nothing_may_be_seen_is_known():
+    policy = Policy([rule(allow=["a:x", "prompt:b:*", "c:*"], deny=["c:*"])])
+    standing = policy.standing("ann", NOBODY)
+    assert [b for b in "abcd" if standing.sees(b)] == ["a", "b"]
+
+
+# Conditions -----------------------------------------------------------------------------------------------------
+
+
+def test_a_condition_on_arguments_is_a_constraint_at_the_call_and_hides_nothing():
+    policy = Policy([rule(allow=["g:*"], when=Condition("args['n'] < 3", "args"))])
+    assert decide(policy, "ann", NOBODY, "tool", "g", "x").listed
+    assert decide(policy, "ann", NOBODY, "tool", "g", "x", Asked({"n": 1})).allowed
+    refused = decide(policy, "ann", NOBODY, "tool", "g", "x", Asked({"n": 5}))
+    assert (refused.outcome, refused.constraint, refused.failed) == ("deny", "args['n'] < 3", False)
+
+
+def test_a_deny_with_a_condition_on_arguments_hides_nothing_either():
+    policy = Policy([rule(allow=["g:*"]), rule("b", deny=["g:x"], when=Condition("args['n'] > 3", "args"))])
+    assert decide(policy, "ann", NOBODY, "tool", "g", "x").listed
+    assert decide(policy, "ann", NOBODY, "tool", "g", "x", Asked({"n": 1})).allowed
+    assert decide(policy, "ann", NOBODY, "tool", "g", "x", Asked({"n": 5})).constraint == "args['n'] > 3"
+
+
+def test_a_condition_that_fails_denies():
+    policy = Policy([rule(allow=["g:*"], when=Condition("args['n'] < 3", "args"))])
+    assert decide(policy, "ann", NOBODY, "tool", "g", "x", Asked({})).failed
+    deny = Policy([rule(allow=["g:*"]), rule("b", deny=["g:*"], when=Condition("args['n'] < 3", "args"))])
+    assert decide(deny, "ann", NOBODY, "tool", "g", "x", Asked({})).failed
+    caller = Policy([rule(allow=["g:*"], when=Condition("groups[9] == ''", "groups"))])
+    assert decide(caller, "ann", NOBODY, "tool", "g", "x").failed
+
+
+def test_another_rule_may_allow_what_a_condition_does_not():
+    policy = Policy([rule(allow=["g:*"], when=Condition("args['n'] < 3", "args")), rule("b", allow=["g:x"])])
+    assert decide(policy, "ann", NOBODY, "tool", "g", "x", Asked({"n": 9})).allowed
+
+
+def test_a_condition_on_the_caller_alone_decides_what_is_seen():
+    policy = Policy([rule(allow=["g:*"], when=Condition("'dev' in groups", "groups"))])
+    assert decide(policy, "ann", DEV, "tool", "g", "x").listed
+    refused = decide(policy, "ann", NOBODY, "tool", "g", "x", Asked({}))
+    assert (refused.listed, refused.constraint) == (False, "")
+
+
+def test_a_condition_on_annotations_decides_what_is_seen():
+    policy = Policy([rule(allow=["g:*"], when=Condition("annotations.get('readOnlyHint', False)", "annotations"))])
+    assert decide(policy, "ann", NOBODY, "tool", "g", "x", Asked(None, {"readOnlyHint": True})).listed
+    assert not decide(policy, "ann", NOBODY, "tool", "g", "x", Asked(None, {})).listed
+
+
+# Against a plain reading -----------------------------------------------------------------------------------------
+
+BACKENDS, NAMES, GROUPS, SCOPES = ("a", "b"), ("x", "xy", "y"), ("g", "h"), ("s", "t")
+items = st.builds("{}:{}".format, st.sampled_from(["a", "b", "*"]), st.sampled_from(["x", "x*", "*y", "*", "?"]))
+drawn = st.builds(
+    dict,
+    who=st.fixed_dictionaries({}, optional={"groups": st.sets(st.sampled_from(GROUPS), min_size=1)}),
+    allow=st.lists(items, max_size=2),
+    deny=st.lists(items, max_size=1),
+    scopes=st.dictionaries(items, st.sets(st.sampled_from(SCOPES), min_size=1), max_size=1),
+)
+
+
+@given(st.lists(drawn, max_size=4), st.sets(st.sampled_from(GROUPS)), st.sets(st.sampled_from(SCOPES)))
+def test_what_is_decided_is_what_a_plain_reading_says(
+    several: list[dict[str, Any]], groups: set[str], scopes: set[str]
+):
+    policy = Policy([rule(f"policy[{i}]", **dict(one)) for i, one in enumerate(several)])
+    rights = Rights(groups=frozenset(groups), scopes=frozenset(scopes))
+    mine = [one for one in several if "groups" not in one["who"] or one["who"]["groups"] & groups]
+
+    def names(pattern: str, backend: str, name: str) -> bool:
+        server, _, rest = pattern.partition(":")
+        return fnmatchcase(backend, server) and fnmatchcase(name, rest)
+
+    for backend in BACKENDS:
+        for name in NAMES:
+            needed = {s for one in mine for p, wants in one["scopes"].items() if names(p, backend, name) for s in wants}
+            denied = any(names(p, backend, name) for one in mine for p in one["deny"])
+            allowed = any(names(p, backend, name) for one in mine for p in one["allow"])
+            expected = "deny" if denied or not allowed else "allow" if needed <= scopes else "step-up"
+            decision = decide(policy, "ann", rights, "tool", backend, name)
+            assert decision.outcome == expected
+            assert set(decision.scopes) == (needed if expected == "step-up" else set())
+            assert not decision.listed or policy.standing("ann", rights).sees(backend)
+
+
+@given(st.lists(drawn, max_size=3), st.sets(st.sampled_from(GROUPS)), st.sets(st.sampled_from(GROUPS)))
+def test_who_has_one_standing_has_one_answer(several: list[dict[str, Any]], some: set[str], others: set[str]):
+    policy = Policy([rule(f"policy[{i}]", **dict(one)) for i, one in enumerate(several)])
+    one, other = (policy.standing("ann", Rights(groups=frozenset(groups))) for groups in (some, others))
+    if one.key == other.key:
+        answers = [[s.decide("tool", b, n) for b in BACKENDS for n in NAMES] for s in (one, other)]
+        assert answers[0] == answers[1]
+
+
+def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(rules, "STANDINGS_MAX", 3)
+    monkeypatch.setattr(rules, "DECISIONS_MAX", 3)
+    policy = Policy([rule(allow=["*:*"])])
+    for n in range(10):
+        standing = policy.standing(f"p{n}", NOBODY)
+        assert all(standing.decide("tool", "f", f"t{i}").allowed for i in range(10))
+        assert standing.remembered <= 3
+    assert policy.remembered <= 3
+
+
+@pytest.mark.parametrize("text", ["", "github", ":x", "github:", "prompt:a:", "resource::x", "resource:a:"])
+def test_an_item_names_a_server_and_something_of_it(text: str):
+    with pytest.raises(ValueError, match="SERVER"):
+        item(text)
+
+
+def test_an_item_of_a_server_called_prompt_is_a_tool():
+    assert item("prompt:x").kind == "tool"
+    assert str(item("resource:f:FILE:///a")) == "resource:f:file:///a"
