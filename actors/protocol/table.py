@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeAlias
 from msgspec import Struct
 
 from actors.protocol.naming import prefixes
+from actors.protocol.policy import Policy
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,12 +132,14 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """All backends and endpoints. `endpoints[""]` is `/mcp`; `digest` names the configuration they came from."""
+    """All backends and endpoints. `endpoints[""]` is `/mcp`; `digest` names the configuration they came from. `policy`:
+    who may see and do what of it; None: everybody everything."""
 
     backends: dict[str, BackendSpec]
     endpoints: dict[str, Endpoint]
     separator: str = "__"
     digest: str = ""
+    policy: Policy | None = None
 
 
 @dataclass(frozen=True, slots=True)

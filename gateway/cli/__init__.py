@@ -10,6 +10,7 @@ from gateway.cli.asking import call, ls
 from gateway.cli.audit import audit
 from gateway.cli.client import Parts
 from gateway.cli.doctor import doctor
+from gateway.cli.policy import explain, policy
 from gateway.cli.serving import check, run, serve, stdio
 from gateway.cli.sessions import sessions
 from gateway.observability.logging import configure
@@ -51,7 +52,7 @@ def cli(context: click.Context) -> None:
         context.obj = composed
 
 
-for _command in (run, serve, stdio, check, ls, call, sessions, audit, doctor):
+for _command in (run, serve, stdio, check, ls, call, sessions, audit, doctor, explain, policy):
     cli.add_command(_command)
 
 

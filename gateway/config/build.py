@@ -10,6 +10,7 @@ from pathlib import Path as FilePath
 from typing import Any
 
 from actors.protocol.issuers import Issuer
+from actors.protocol.policy import Policy
 from actors.protocol.rights import STATIC, Rights
 from actors.protocol.table import (
     BackendSpec,
@@ -30,10 +31,12 @@ from gateway.config.changes import flat
 from gateway.config.issuers import issuer_of, public_url
 from gateway.config.models import SSE_TYPES, WEB_SOCKET_SCHEMES, WEB_SOCKET_TYPES, File, Server
 from gateway.config.natives import made
+from gateway.config.policies import cases, policy_of
 from gateway.config.problems import ConfigError, Path, Problem, dotted, nearest
 from gateway.config.references import placed
 from gateway.config.sections import PLACE, limits_from
 from gateway.config.settings import AuditSettings, Auth, LogSettings, Settings, Tls, TracesSettings
+from gateway.config.settings import AuditSettings, Auth, Callers, LogSettings, Settings, Tls
 from gateway.config.values import parse_key
 
 _SEGMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -92,6 +95,8 @@ class Builder:
             traces=self._traces(),
             audit=self._audit(),
             values=flat(self.file),
+            callers=self.callers,
+            policy_tests=tuple(cases(gateway, self.callers, self.problems)),
             config_digest=digest(self.file.model_dump_json(by_alias=True, exclude={"schema_", "inputs"})),
         )
 
@@ -119,7 +124,19 @@ class Builder:
         for group, names in members.items():
             endpoints[group] = Endpoint(group, "aggregate", tuple(name for name in specs if name in names))
         routes = [[endpoint.name, endpoint.kind, endpoint.backends] for endpoint in endpoints.values()]
-        return Table(specs, endpoints, separator, digest(json.dumps([separator, identities, routes])))
+        policy = self._policy(specs)
+        said = [separator, identities, routes, *([policy.digest] if policy is not None else ())]
+        return Table(specs, endpoints, separator, digest(json.dumps(said)), policy)
+
+    def _policy(self, specs: dict[str, BackendSpec]) -> Policy | None:
+        known = {**self.file.mcp_servers, **self.file.servers}
+        return policy_of(self.file.gateway, {name: specs.get(name) for name in known}, self.callers, self.problems)
+
+    @property
+    def callers(self) -> Callers:
+        """Who can come in, as far as rules can name him."""
+        tokens = self.file.gateway.auth.tokens or {}
+        return Callers({p: Rights(STATIC, p, "", frozenset(t.groups), frozenset(t.scopes)) for p, t in tokens.items()})
 
     def _servers(self) -> Iterator[tuple[str, Server, Path]]:
         """Every server, switched off or not, with its place; bad names are told once."""

@@ -337,6 +337,73 @@ class AuditSection(Section):
     """Headers for the collector: the place for its credentials."""
 
 
+class Who(Section):
+    """For whom a rule is: those who have one of each list that is there. Without any list, everybody."""
+
+    groups: list[str] | None = None
+    """Groups of the token."""
+    principals: list[str] | None = None
+    """Configured tokens by their name; users of an issuer as `ISSUER#SUBJECT`."""
+    scopes: list[str] | None = None
+    """Scopes of the token. Who lacks them does not see what the rule allows; to be asked for them, see `scopes` of the
+    rule."""
+    clients: list[str] | None = None
+    """Ids of the OAuth clients to which tokens were issued."""
+
+
+class PolicyRule(Section):
+    """One rule. Items are `SERVER:TOOL`, `prompt:SERVER:NAME` and `resource:SERVER:URI`, each part a shell-style
+    pattern over the server's own names."""
+
+    who: Who = Who()
+    allow: list[str] = []
+    """What these may see and use."""
+    deny: list[str] = []
+    """What they may not, whichever rule allows it."""
+    scopes: dict[str, list[str]] = {}
+    """Scopes that items need besides: they stay listed, and a call without them is answered with a step-up."""
+    when: str | None = None
+    """A condition in CEL; the rule counts only for calls of which it is true. Needs `stagedoor[policy]`."""
+
+
+class Caller(Section):
+    """Who asks in a test of the policy. (`principals` and `clients` of one, as in `who`, mean the same.)"""
+
+    principal: str = "anonymous"
+    """As in `who`; a configured token has the groups and scopes that it is configured with, besides these."""
+    groups: list[str] = []
+    """Groups of the token."""
+    scopes: list[str] = []
+    """Its scopes."""
+    client: str | None = None
+    """The OAuth client that it was issued to."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_one(cls, value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        one = {f"{key}s": key for key in ("principal", "client")}
+        single = {one[key]: given[0] for key, given in value.items() if key in one and _alone(given)}
+        return {**{key: given for key, given in value.items() if one.get(key) not in single}, **single}
+
+
+def _alone(value: Any) -> bool:
+    return isinstance(value, list) and len(value) == 1
+
+
+class PolicyTest(Section):
+    """A case that `stagedoor policy test` tries."""
+
+    as_: Annotated[Caller, Field(alias="as")] = Caller()
+    item: str
+    """What is asked for: an item without patterns."""
+    args: dict[str, Any] | None = None
+    """Arguments of the call, for conditions."""
+    expect: Literal["allow", "deny", "step-up"]
+    """What must come of it."""
+
+
 LimitsSection = section("limits", "Bounds of one process.")
 SessionsSection = section("sessions", "How many client sessions there are, and how long each lives.")
 ReplaySection = section("replay", "What is kept so that a client whose connection broke can resume its streams.")
@@ -375,6 +442,10 @@ class Gateway(Section):
     groups: dict[str, list[str]] = {}
     """Names of servers by group; each group is an endpoint of its own, `/mcp/<group>`."""
     naming: NamingSection = NamingSection()
+    policy: list[PolicyRule] | None = None
+    policy_mode: Literal["enforce", "observe"] = "enforce"
+    """`observe`: decisions are counted and logged, and change nothing."""
+    policy_tests: list[PolicyTest] = []
     drain: DrainSection = DrainSection()  # type: ignore[valid-type]
     reload: ReloadSection = ReloadSection()  # type: ignore[valid-type]
     log: LogSection = LogSection()

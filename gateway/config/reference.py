@@ -16,7 +16,7 @@ from pydantic.alias_generators import to_camel
 from pydantic.fields import FieldInfo
 
 from actors.protocol.table import Limits
-from gateway.config.models import File, Gateway, IntrospectionSection, IssuerSection, Server, Token
+from gateway.config.models import Caller, File, Gateway, IntrospectionSection, IssuerSection, Server, Token, Who
 from gateway.config.sections import PLACES, Section
 
 GUIDE = Path("docs/configuration.md")
@@ -63,7 +63,7 @@ def describe() -> None:
     within: list[type[Section]] = [Token, IntrospectionSection, IssuerSection]
     for field in (*Gateway.model_fields.values(), *Server.model_fields.values()):
         within += filter(None, [_model(field.annotation)])
-    models: list[type[Section]] = [*within, Server, Gateway, File]
+    models: list[type[Section]] = [Who, Caller, *within, Server, Gateway, File]
     for model in models:
         if model.__module__ == File.__module__:
             for name, sentence in sentences(model).items():
@@ -81,6 +81,7 @@ def tables() -> dict[str, str]:
     """Tables of the guide by name: `server`, `gateway`, one for each section of either, and those of issuers."""
     found = {"server": _table(Server), "gateway": _table(Gateway)}
     found |= {"issuer": _table(IssuerSection), "introspection": _table(IntrospectionSection)}
+    found |= {"who": _table(Who), "as": _table(Caller)}
     for field in (*Gateway.model_fields.values(), *Server.model_fields.values()):
         model = _model(field.annotation)
         if model is not None:
@@ -143,8 +144,9 @@ def _default(field: FieldInfo) -> str:
 
 
 def _model(kind: Any) -> type[Section] | None:
-    candidates = [kind, *get_args(kind)]
-    return next((one for one in candidates if isinstance(one, type) and issubclass(one, Section)), None)
+    if isinstance(kind, type) and issubclass(kind, Section):
+        return kind
+    return next(filter(None, map(_model, get_args(kind))), None)
 
 
 describe()

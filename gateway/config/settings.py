@@ -6,7 +6,7 @@ import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 from urllib.parse import unquote, urlsplit
 
 from actors.protocol.issuers import Issuer
@@ -128,6 +128,26 @@ class TracesSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class Callers:
+    """Who can come in, as rules know him: configured tokens with their rights, and users of these issuers, of whom
+    nothing is known before they come."""
+
+    tokens: Mapping[str, Rights] = field(default_factory=dict)
+    issuers: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyTest:
+    """A case for the policy: who asks, for what, and what is to come of it."""
+
+    principal: str
+    rights: Rights
+    item: str
+    args: Any
+    expect: str
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """Everything that composition needs to know.
 
@@ -151,6 +171,8 @@ class Settings:
     log: LogSettings = LogSettings()
     traces: TracesSettings | None = None
     audit: AuditSettings = AuditSettings()
+    callers: Callers = Callers()
+    policy_tests: tuple[PolicyTest, ...] = ()
     config_digest: str = ""
     reload: Loaded | None = None
     watch: bool = False

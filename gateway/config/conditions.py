@@ -1,0 +1,74 @@
+"""Conditions of rules in CEL, the Common Expression Language. The library is an optional part of the installation
+(`stagedoor[policy]`), and loaded when a configuration has a condition."""
+
+import re
+from collections.abc import Mapping
+from functools import partial
+from importlib import import_module
+from typing import Any, Final
+
+from actors.protocol.policy import ConditionError, Variable
+
+_BOUND: Final = re.compile(r"\.(?:all|exists|exists_one|existsOne|map|filter)\(\s*([A-Za-z_]\w*)\s*,")
+"""Names that an expression binds itself, for the elements of a list."""
+_KNOWN: Final = {variable.value for variable in Variable}
+_SAMPLE: Final[Mapping[str, Any]] = {
+    "principal": "",
+    "groups": [],
+    "scopes": [],
+    "claims": {},
+    "client": "",
+    "server": "",
+    "tool": "",
+    "args": {},
+    "annotations": {},
+}
+_WRONG: Final = (ValueError, TypeError, LookupError, ArithmeticError, RuntimeError, AttributeError)
+"""What the library raises where an expression has no value."""
+
+
+class CelCondition:
+    """One expression, compiled. Implements `actors.protocol.policy.Condition`."""
+
+    __slots__ = ("_run", "text", "variables")
+
+    def __init__(self, text: str) -> None:
+        """Raises ValueError with a sentence for what is no condition."""
+        try:
+            cel = import_module("cel")
+        except ImportError:
+            raise ValueError('needs CEL, which is not installed: `pip install "stagedoor[policy]"`') from None
+        program = cel.compile(text)  # ValueError, in which the place is marked
+        used = set(program.variables()) - (set(_BOUND.findall(text)) - _KNOWN)
+        unknown = sorted(used - _KNOWN)
+        if unknown:
+            names = ", ".join(variable.value for variable in Variable)
+            raise ValueError(f'there is no variable "{unknown[0]}": there are {names}')
+        self.text = text
+        self.variables = frozenset(map(Variable, used))
+        self._run = program.execute
+        self._look_for_functions()
+
+    def _look_for_functions(self) -> None:
+        """A function that there is not is found out at the start, as far as the expression comes without arguments."""
+        try:
+            self._run(_SAMPLE)
+        except RuntimeError as error:
+            if str(error).startswith("Undefined"):
+                raise ValueError(str(error)) from None
+        except _WRONG:
+            pass
+
+    def holds(self, values: Mapping[str, Any]) -> bool:
+        """As in `Condition`."""
+        try:
+            value = self._run({variable.value: values[variable.value] for variable in self.variables})
+        except _WRONG as error:
+            raise ConditionError(str(error)) from error
+        if not isinstance(value, bool):
+            raise ConditionError("it is neither true nor false")
+        return value
+
+    def __reduce__(self) -> tuple[Any, tuple[str]]:
+        """By its text: what the library has made of it can't be copied."""
+        return partial(CelCondition), (self.text,)

@@ -1,0 +1,214 @@
+"""The rules of a configuration: read, and refused where they could never match anything."""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, TypeAlias
+
+from actors.protocol.globs import covers, glob, meets
+from actors.protocol.policy import Asked, Condition, Decision, Item, Policy, Rule, Standing, Who, item
+from actors.protocol.rights import STATIC, Rights, principal_id
+from actors.protocol.table import BackendSpec
+from actors.protocol.uris import normalized
+from gateway.config.models import Gateway, PolicyRule
+from gateway.config.problems import Path, Problem, nearest
+from gateway.config.settings import Callers, PolicyTest
+
+POLICY: Path = ("gateway", "policy")
+_SCOPE = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+")
+_WHO = ("groups", "principals", "scopes", "clients")
+
+
+def policy_of(
+    gateway: Gateway, servers: Mapping[str, BackendSpec | None], callers: Callers, problems: list[Problem]
+) -> Policy | None:
+    """The policy, if there is any rule. `servers`: all by their names; None: what it is, is not known. What is wrong is
+    added to `problems`."""
+    if gateway.policy is None:
+        return None
+    read = [_rule(rule, (*POLICY, index), problems) for index, rule in enumerate(gateway.policy)]
+    rules = [rule for rule, _ in read]
+    for index, (rule, placed) in enumerate(read):
+        problems += _never(rule, placed, rules, servers)
+        problems += _nobody(gateway.policy[index], (*POLICY, index), callers)
+    return Policy(rules, enforced=gateway.policy_mode == "enforce")
+
+
+Placed: TypeAlias = list[tuple[Path, Item]]
+"""Items, and where they stand."""
+
+
+def _rule(given: PolicyRule, path: Path, problems: list[Problem]) -> tuple[Rule, Placed]:
+    placed: Placed = []
+
+    def read(key: str, texts: Iterable[str]) -> Iterator[tuple[Item, str]]:
+        for index, text in enumerate(texts):
+            place = (*path, key, text if key == "scopes" else index)
+            try:
+                one = item(text)
+            except ValueError as error:
+                problems.append(Problem(str(error), place))
+            else:
+                placed.append((place, one))
+                yield one, text
+
+    if not (given.allow or given.deny or given.scopes):
+        problems.append(Problem("the rule names nothing: it has none of `allow`, `deny` and `scopes`", path))
+    allow, deny = (tuple(one for one, _ in read(key, getattr(given, key))) for key in ("allow", "deny"))
+    scopes = tuple((one, frozenset(given.scopes[text])) for one, text in read("scopes", given.scopes))
+    for text, needed in given.scopes.items():
+        if not needed or not all(map(_SCOPE.fullmatch, needed)):
+            words = "must be a list of scopes: each has no spaces, quotes or backslashes (RFC 6749, section 3.3)"
+            problems.append(Problem(words, (*path, "scopes", text)))
+    who = {name: frozenset(listed) for name in _WHO if (listed := getattr(given.who, name)) is not None}
+    when = _condition(given.when, path, problems)
+    return Rule(f"policy[{path[-1]}]", Who(**who), allow, deny, scopes, when), placed
+
+
+def _condition(text: str | None, path: Path, problems: list[Problem]) -> Condition | None:
+    if text is None:
+        return None
+    from gateway.config.conditions import CelCondition
+
+    try:
+        return CelCondition(text)
+    except ValueError as error:
+        problems.append(Problem(str(error), (*path, "when")))
+        return None
+
+
+# What can never match ---------------------------------------------------------------------------------------------
+
+
+def _never(
+    rule: Rule, placed: Placed, rules: list[Rule], servers: Mapping[str, BackendSpec | None]
+) -> Iterator[Problem]:
+    beating = [r for r in rules if r is rule or (r.when is None and rule.who.within(r.who))]
+    for place, one in placed:
+        key = place[3]
+        server = any(one.backend.matches(name) for name in servers)
+        if not server:
+            near = nearest(one.backend.text, servers) if one.backend.literal else None
+            yield Problem("can never match: there is no such server", place, near)
+        elif (why := _unreachable(one, servers)) is not None:
+            yield Problem(f"can never match: {why}", place)
+        elif key == "allow":
+            denied = next((deny for other in beating for deny in other.deny if _inside(one, deny)), None)
+            if denied is not None:
+                yield Problem(f"can never match: `{denied}` is denied", place)
+        elif key == "scopes" and not any(_touch(one, allow) for other in rules for allow in other.allow):
+            yield Problem("can never match: no rule allows any of it", place)
+
+
+def _unreachable(one: Item, servers: Mapping[str, BackendSpec | None]) -> str | None:
+    """Why no call to the servers that it names can ever be for this."""
+    matched = [name for name in servers if one.backend.matches(name)]
+    if not meets(one.name, glob("*")):
+        return "a set of characters in it is empty"
+    if one.kind == "resource" and normalized(one.name.text.replace("*", "x").replace("?", "x")) is None:
+        return "URIs with `..`, encoded slashes or backslashes are denied anyway"
+    if one.kind == "tool" and all(_filtered_out(one, servers[name]) for name in matched):
+        return "`enabledTools` or `disabledTools` of the server leave it out"
+    return None
+
+
+def _filtered_out(one: Item, spec: BackendSpec | None) -> bool:
+    if spec is None:
+        return False
+    if any(covers(glob(pattern), one.name) for pattern in spec.disabled_tools):
+        return True
+    return spec.enabled_tools is not None and not any(meets(glob(p), one.name) for p in spec.enabled_tools)
+
+
+def _inside(one: Item, other: Item) -> bool:
+    return one.kind == other.kind and covers(other.backend, one.backend) and covers(other.name, one.name)
+
+
+def _touch(one: Item, other: Item) -> bool:
+    return one.kind == other.kind and meets(one.backend, other.backend) and meets(one.name, other.name)
+
+
+def _nobody(rule: PolicyRule, path: Path, callers: Callers) -> Iterator[Problem]:
+    """Why a rule is for nobody who can come in."""
+    who = rule.who
+    for key in _WHO:
+        names = getattr(who, key)
+        if names is None:
+            continue
+        if not names:
+            yield Problem("can never match: it is empty, so that the rule is for nobody", (*path, "who", key))
+        for index, name in enumerate(names):
+            known = _known(key, callers)
+            if name in known or (callers.issuers and (key != "principals" or _user(name, callers.issuers))):
+                continue
+            yield Problem(f"can never match: {_MISSING[key]}", (*path, "who", key, index), nearest(name, known))
+
+
+_MISSING = {
+    "groups": "no token has this group",
+    "principals": "there is no such token (users of an issuer are `ISSUER#SUBJECT`)",
+    "scopes": "no token has this scope",
+    "clients": "no issuer is configured, whose tokens say for which client they are",
+}
+
+
+def _known(key: str, callers: Callers) -> set[str]:
+    if key == "principals":
+        return set(callers.tokens) or {"anonymous"}
+    if key == "clients":
+        return set()
+    return {name for rights in callers.tokens.values() for name in getattr(rights, key)}
+
+
+def _user(name: str, issuers: tuple[str, ...]) -> bool:
+    return any(name.startswith(f"{issuer}#") for issuer in issuers)
+
+
+# Questions of operators -------------------------------------------------------------------------------------------
+
+
+def caller(
+    name: str, groups: Iterable[str], scopes: Iterable[str], client: str, callers: Callers
+) -> tuple[str, Rights]:
+    """Who somebody is by the name that rules have for him, with these groups and scopes besides those that are
+    configured. Raises ValueError for a name that nobody can have."""
+    member, may = frozenset(groups), frozenset(scopes)
+    if name in callers.tokens:
+        own = callers.tokens[name]
+        return name, Rights(STATIC, name, client, own.groups | member, own.scopes | may)
+    issuer = next((issuer for issuer in callers.issuers if name.startswith(f"{issuer}#")), None)
+    if issuer is not None:
+        subject = name[len(issuer) + 1 :]
+        return principal_id(issuer, subject), Rights(issuer, subject, client, member, may)
+    if callers.tokens or callers.issuers:
+        near = nearest(name, callers.tokens)
+        hint = f'; did you mean "{near}"?' if near else ""
+        if name != "anonymous":
+            raise ValueError(f"nobody has this name: users of an issuer are ISSUER#SUBJECT{hint}")
+    return name, Rights("", "", client, member, may)
+
+
+def cases(gateway: Gateway, callers: Callers, problems: list[Problem]) -> Iterator[PolicyTest]:
+    """The tests that the configuration has."""
+    for index, test in enumerate(gateway.policy_tests):
+        path: Path = ("gateway", "policyTests", index)
+        asks = test.as_
+        try:
+            who = caller(asks.principal, asks.groups, asks.scopes, asks.client or "", callers)
+        except ValueError as error:
+            problems.append(Problem(str(error), (*path, "as", "principal")))
+            continue
+        try:
+            item(test.item)
+        except ValueError as error:
+            problems.append(Problem(str(error), (*path, "item")))
+            continue
+        yield PolicyTest(*who, test.item, test.args, test.expect)
+
+
+def explained(policy: Policy | None, principal: str, rights: Rights, text: str, args: Any = None) -> Decision:
+    """What comes of asking for this item, which names one thing. Raises ValueError."""
+    one = item(text)
+    if policy is None:
+        return Decision("allow", "no policy")
+    standing: Standing = policy.standing(principal, rights)
+    return standing.decide(one.kind, one.backend.text, one.name.text, Asked(args))

@@ -1,0 +1,77 @@
+"""`stagedoor explain` and `stagedoor policy test`."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from click.testing import Result
+
+RULES = [
+    {"who": {"groups": ["dev"]}, "allow": ["github:*", "resource:github:file:///pub/*"]},
+    {"deny": ["*:delete_*"]},
+    {"scopes": {"github:create_*": ["repo:write"]}},
+    {"who": {"groups": ["dev"]}, "allow": ["prompt:github:*"], "when": "args.n < 3"},
+]
+TOKENS = {"ann": {"token": "a" * 32, "groups": ["dev"]}, "bot": "b" * 32}
+
+
+def config(**gateway: Any) -> str:
+    said = {"auth": {"tokens": TOKENS}, "policy": RULES, **gateway}
+    return json.dumps({"mcpServers": {"github": {"command": "sh"}}, "gateway": said})
+
+
+@pytest.mark.parametrize(
+    ("asked", "answer"),
+    [
+        (["ann", "github:read"], "allow: policy[0]: allow github:*\n"),
+        (["ann", "github:delete_repo"], "deny: policy[1]: deny *:delete_*\n"),
+        (["ann", "github:create_x"], "step-up: policy[2]: scopes\nneeds the scopes: repo:write\n"),
+        (["ann", "github:create_x", "--scope", "repo:write"], "allow: policy[0]: allow github:*\n"),
+        (["bot", "github:read"], "deny: no rule allows it\n"),
+        (["bot", "github:read", "--group", "dev"], "allow: policy[0]: allow github:*\n"),
+        (["ann", "resource:github:file:///pub/../x"], "deny: the URI could be read as another one\n"),
+        (
+            ["ann", "prompt:github:x", "--args", '{"n": 5}'],
+            "deny: policy[3]: its condition is not met\nthe arguments have to meet: args.n < 3\n",
+        ),
+    ],
+)
+def test_explain_says_what_comes_of_it_and_which_rule_decides(
+    stagedoor: Callable[..., Result], file: Callable[[str], str], asked: list[str], answer: str
+) -> None:
+    result = stagedoor("explain", "--config", file(config()), *asked)
+    assert (result.exit_code, result.stdout) == (0, answer)
+
+
+def test_explain_answers_programs_in_json(stagedoor: Callable[..., Result], file: Callable[[str], str]) -> None:
+    result = stagedoor("explain", "--config", file(config()), "--json", "ann", "github:create_x")
+    assert json.loads(result.stdout) == {"decision": "step-up", "rule": "policy[2]: scopes", "scopes": ["repo:write"]}
+
+
+def test_without_rules_all_is_allowed(stagedoor: Callable[..., Result], file: Callable[[str], str]) -> None:
+    name = file('{"mcpServers": {"github": {"command": "sh"}}}')
+    assert stagedoor("explain", "--config", name, "anonymous", "github:x").stdout == "allow: no policy\n"
+
+
+@pytest.mark.parametrize("asked", [["anne", "github:x"], ["ann", "github"], ["ann", "github:x", "--args", "[]"]])
+def test_explain_refuses_who_and_what_there_is_not(
+    stagedoor: Callable[..., Result], file: Callable[[str], str], asked: list[str]
+) -> None:
+    assert stagedoor("explain", "--config", file(config()), *asked).exit_code == 2
+
+
+def test_cases_that_are_as_expected_pass(stagedoor: Callable[..., Result], file: Callable[[str], str]) -> None:
+    cases = [{"as": {"principal": "ann"}, "item": "github:read", "expect": "allow"}]
+    result = stagedoor("policy", "test", "--config", file(config(policyTests=cases)))
+    assert (result.exit_code, result.stdout) == (0, "1 of 1 cases are as expected\n")
+
+
+def test_a_case_that_is_not_as_expected_is_named(stagedoor: Callable[..., Result], file: Callable[[str], str]) -> None:
+    cases = [
+        {"as": {"principal": "ann"}, "item": "github:read", "expect": "allow"},
+        {"as": {"principal": "bot"}, "item": "github:read", "expect": "allow"},
+    ]
+    result = stagedoor("policy", "test", "--config", file(config(policyTests=cases)))
+    assert result.exit_code == 1
+    assert result.stderr == "policyTests[1]: bot github:read: expected allow, is deny (no rule allows it)\n"
