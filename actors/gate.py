@@ -11,6 +11,7 @@ from secrets import randbits
 from typing import Any, TypeAlias, assert_never
 
 from msgspec import Raw, Struct
+from msgspec.structs import replace
 
 from actors.cluster.feeds import Feed, MailFeed, OutboxFeed
 from actors.cluster.followed import FollowedStream, HeldStream, Owed, Search
@@ -85,7 +86,10 @@ class Gate:
 
     async def post(self, post: Post) -> Reply:
         """A POST: one message or a batch."""
-        served = self._services.table.value.endpoints.get(post.endpoint)
+        table = self._services.table.value
+        served = table.endpoints.get(post.endpoint)
+        if table.policy is not None and not self.serves(post.endpoint, post.principal, post.rights):
+            served = None
         if served is None:
             return Answer.refusing(errors.refusal("endpoint_not_found"))
         one_server = served.kind == "transparent"
@@ -130,10 +134,10 @@ class Gate:
                     request = post.watch.began(request, era="modern", version=envelope.version)
                 if self._overloaded():
                     return _refused(errors.overloaded(), request.id)
+                affinity = post.headers.get(AFFINITY_HEADER, "")
+                kind = Kind(post.endpoint, post.principal, envelope.bits, affinity, one_server)
                 return await self._modern.ask(
-                    Kind(
-                        post.endpoint, post.principal, envelope.bits, post.headers.get(AFFINITY_HEADER, ""), one_server
-                    ),
+                    kind if table.policy is None else replace(kind, rights=post.rights),
                     lambda reply: Begin(request, envelope, mirrored, reply, post.rights, post.watch),
                     request.id,
                 )
@@ -141,6 +145,15 @@ class Gate:
                 return await self._inform(post, notification, one_server=one_server)
             case _:
                 assert_never(route)
+
+    def serves(self, endpoint: str, principal: Principal, rights: Rights) -> bool:
+        """Whether there is such an endpoint. One of which somebody may see nothing looks to him as if there were
+        none."""
+        table = self._services.table.value
+        served, policy = table.endpoints.get(endpoint), table.policy
+        if served is None or policy is None or not policy.enforced or not served.name:
+            return served is not None
+        return any(map(policy.standing(principal.name, rights).sees, served.backends))
 
     async def _inform(self, post: Post, notification: Notification, *, one_server: bool) -> Reply:
         """A notification without a session. It passes where what it means is between the client and one server;
@@ -152,6 +165,8 @@ class Gate:
             return _refused(errors.overloaded())
         # It says nothing of its client that a server could be told.
         kind = Kind(post.endpoint, post.principal, frozenset(), post.headers.get(AFFINITY_HEADER, ""), one_server)
+        if self._services.table.value.policy is not None:
+            kind = replace(kind, rights=post.rights)
         return await self._modern.ask(kind, lambda reply: Inform(notification, reply, post.rights))
 
     async def get(self, get: Get) -> Reply:
@@ -217,7 +232,7 @@ class Gate:
     # Sessions
 
     async def _find_checked(self, request: Get | Delete) -> Session | Answer:
-        if request.endpoint not in self._services.table.value.endpoints:
+        if not self.serves(request.endpoint, request.principal, request.rights):
             return Answer.refusing(errors.refusal("endpoint_not_found"))
         session_id = request.headers.get(SESSION_HEADER)
         rejection = classify.check_headers(session_id, request.headers.get(VERSION_HEADER))
@@ -505,12 +520,13 @@ def name_of(kind: Kind) -> str:
     """The name of the actor: long words of clients make it no longer."""
     brief = len(kind.affinity) <= AFFINITY and capabilities.short(kind.bits)
     endpoint = f"{kind.endpoint}=" if kind.one_server else kind.endpoint
-    return (_name if brief else _name.__wrapped__)(endpoint, kind.principal.name, kind.bits, kind.affinity)
+    make = _name if brief else _name.__wrapped__
+    return make(endpoint, kind.principal.name, kind.bits, kind.affinity, kind.rights)
 
 
 @lru_cache(NAMES)
-def _name(endpoint: str, principal: str, bits: capabilities.ClientBits, affinity: str) -> str:
-    parts = (endpoint, principal, capabilities.bits_key(bits), affinity)
+def _name(endpoint: str, principal: str, bits: capabilities.ClientBits, affinity: str, rights: Rights) -> str:
+    parts = (endpoint, principal, capabilities.bits_key(bits), affinity, rights.digest)
     digest = hashlib.sha256(b"".join(b"%d:%b" % (len(p.encode()), p.encode()) for p in parts))
     return f"exchanges-{digest.hexdigest()[:32]}"
 

@@ -137,7 +137,8 @@ class GatewayActors:
             upstream.reply(message)
         for served in (*self.pools.children(), *self.modern_requests.children()):
             served.reply(message)
-        others = {name for name in before.endpoints if touched(before, table, name)}
+        ruled = before.policy != table.policy
+        others = {name for name in before.endpoints if ruled or touched(before, table, name)}
         for alive in self.sessions.table.values():
             if alive.endpoint in others:
                 alive.ref.reply(message)

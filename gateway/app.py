@@ -265,6 +265,7 @@ class Gateway:
                 converse=self.duplex,
                 post=actors.channels,
                 known=lambda endpoint: endpoint in actors.services.table.value.endpoints,
+                sees=lambda endpoint, asker: actors.gate.serves(endpoint, asker.principal, asker.rights),
                 answered=lambda method, status: self.metrics.count(
                     "stagedoor_http_responses_total", (method, str(status))
                 ),

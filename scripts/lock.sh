@@ -17,7 +17,7 @@ compile() { # OUTPUT SOURCES...
 
 compile requirements.lock pyproject.toml scripts/build-requirements.in --extra dev
 # What goes into the image: of the same versions, and nothing of development.
-compile deploy/image/runtime.lock pyproject.toml --extra traces --extra vectors --constraint requirements.lock
+compile deploy/image/runtime.lock pyproject.toml --extra traces --extra vectors --extra policy --constraint requirements.lock
 compile deploy/image/build.lock scripts/build-requirements.in --constraint requirements.lock
 compile deploy/image/full.lock deploy/image/full.in
 compile tests/deploy/requirements.lock tests/deploy/requirements.in

@@ -4,10 +4,12 @@ the rules of its client, which are those of a session (`session_endpoint`) or of
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import Raw
+from msgspec.structs import replace
 
+from actors.endpoints.guard import Guard, Unmet, unmet
 from actors.endpoints.host import Host, Tree
 from actors.endpoints.upstreams import Dialer, Upstreams
 from actors.machines.session import effects as fx
@@ -24,6 +26,9 @@ from actors.upstreams.messages import Call, UpstreamOutcome
 
 if TYPE_CHECKING:
     from actors.endpoints.merged import AboutLists, Merged
+
+STEP_UP = "insufficient_scope"
+"""The kind of refusal that has an HTTP status of its own, as long as it is all that is said."""
 
 NEWS = frozenset(CHANGED.values())
 """What servers say when a list has changed."""
@@ -48,6 +53,9 @@ class Naming(Protocol):
     def question(self, backend: str, method: str, params: Raw) -> Raw:
         """The params of what a server asks, in the client's words."""
 
+    def annotations(self, backend: str, tool: str) -> Any:
+        """Those of a tool, as far as lists are known; None: nothing is."""
+
     def owner(self, uri: str) -> tuple[str, str] | None:
         """Whose a URI is, and what it is called there."""
 
@@ -70,6 +78,7 @@ class Endpoint(ABC):
         self.services = services
         self.tree = tree
         self.upstreams = Upstreams(host, name, services, tree, dialer, self)
+        self.guard = Guard(host, services, self.annotations)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r}: {self.statistics()}>"
@@ -84,7 +93,16 @@ class Endpoint(ABC):
         naming = self.merged.pending if self.merged is not None else 0
         return {"calls": len(self.calls), "waiters": len(self.upstreams.waiters), "naming": naming}
 
+    def annotations(self, backend: str, tool: str) -> Any:
+        """As in `Naming`."""
+        return self.naming.annotations(backend, tool)
+
     # The client's rules
+
+    @property
+    def unheard(self) -> bool:
+        """Whether it is not known yet with what rights its client asks: it is told nothing of lists until then."""
+        return False
 
     @property
     @abstractmethod
@@ -134,10 +152,29 @@ class Endpoint(ABC):
         """Acts as soon as no record says of this call that it was not sent."""
         act()
 
+    def judge(self, effect: fx.Dispatch, backend: str, params: Raw, *, waited: bool = False) -> None:
+        """Sends a request on its way, if its client may ask that. `waited` as in `send`."""
+        table = self.services.table.value
+        spec = table.backends.get(backend)
+        if spec is None or (table.policy is None and spec.enabled_tools is None and not spec.disabled_tools):
+            self.send(effect, backend, params, waited=waited)
+            return
+        try:
+            params = self.guard.check(effect, spec, params)
+        except Unmet as constraint:
+            self.end(effect.call, True, unmet(str(constraint)))
+        except errors.Refusal as refused:
+            self.refuse(effect.call, refused.error)
+        else:
+            self.send(effect, backend, params, waited=waited)
+
     # How calls end
 
     def outcome(self, message: UpstreamOutcome) -> None:
         """A server has answered a call, or can't."""
+        if message.ok and self.services.table.value.policy is not None:
+            shown = self.guard.without_hidden(message.backend, message.payload)
+            message = replace(message, payload=shown) if shown is not message.payload else message
         if self.merged is not None:
             message = self.merged.exposed(message)
         call = message.call
@@ -161,7 +198,12 @@ class Endpoint(ABC):
 
     def refuse(self, call: int, error: errors.ProtocolError) -> None:
         """Gives a call an error of the gateway's own."""
-        self.end(call, False, error.raw)
+        if error.kind != STEP_UP:
+            self.end(call, False, error.raw)
+        else:
+            self.forget(call)
+            self.upstreams.waiters.pop(call, None)
+            self.host.event(ev.CallEnded(call, False, error.raw, refusal=error))
 
     def cancel(self, call: int, reason: str) -> None:
         """Nobody waits for this call any more."""

@@ -17,7 +17,7 @@ from actors.machines.session.state import Client
 from actors.machines.upstream.events import ServerInfo
 from actors.machines.upstream.legacy_state import Profile
 from actors.named import NamedRef
-from actors.ports import Principal
+from actors.ports import Principal, Rights
 from actors.protocol import capabilities, tasks
 from actors.protocol import payload as json
 from actors.protocol.messages import base36
@@ -121,6 +121,8 @@ class Host(Protocol):
 
     ctx: Context
     principal: Principal
+    rights: Rights
+    """Those by which the client sees what it is told unasked: of its last message."""
 
     def event(self, event: Said) -> None:
         """Steps the client's machine."""

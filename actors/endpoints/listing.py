@@ -16,13 +16,13 @@ from msgspec import Raw
 from actors.endpoints.catalogue import NAMED_BY, SLOW_FOR, Consult, Listed
 from actors.endpoints.endpoint import Endpoint
 from actors.endpoints.last_known import Key
-from actors.endpoints.single import filtered, shown
 from actors.machines.upstream.events import ServerInfo
 from actors.protocol import aggregate, capabilities, tasks
 from actors.protocol.aggregate import Naming, item_name
 from actors.protocol.methods import CHANGED, METHODS
 from actors.protocol.naming import Names, Uris, build_names, build_uris
 from actors.protocol.steady import steady
+from actors.protocol.subjects import LISTED
 from actors.protocol.table import Table
 from actors.upstreams.messages import UpstreamOutcome
 from actors.upstreams.paging import Items, Page, Paging
@@ -132,14 +132,24 @@ class Listing:
         """Backends that have let a deadline pass, and until when nobody waits for them."""
         self._gathering: dict[tuple[str, str], _Gathering] = {}
         """By method, and whose list a name is looked for on: a backend's, `*` for all, or that of none."""
-        self.tables: tuple[Table, Naming] | None = None
-        """What `naming` was made last, and under which configuration."""
+        self.tables: tuple[Table, str, Naming] | None = None
+        """What `naming` was made last, under which configuration, and of what its client may see."""
 
     @property
     def backends(self) -> tuple[str, ...]:
-        """The servers of the endpoint, in order."""
+        """The servers of the endpoint of which its client may see anything, in order."""
         served = self._endpoint.upstreams.served
-        return served.backends if served is not None else ()
+        if served is None:
+            return ()
+        if self._endpoint.services.table.value.policy is None:
+            return served.backends
+        return tuple(backend for backend in served.backends if self._endpoint.guard.sees(backend))
+
+    @property
+    def served(self) -> int:
+        """How many servers the endpoint has, for whoever sees all."""
+        served = self._endpoint.upstreams.served
+        return len(served.backends) if served is not None else 0
 
     @property
     def busy(self) -> bool:
@@ -429,14 +439,14 @@ class Listing:
         return list(exposed.values())
 
     def _visible(self, method: str, backend: str, view: View) -> Iterable[Raw]:
+        spec = self._endpoint.services.table.value.backends.get(backend)
+        kind, items = LISTED[method], view.items
+        if spec is not None and self._endpoint.guard.hides(spec, kind):
+            items = tuple(self._endpoint.guard.visible(spec, kind, items, NAMED_BY[method]))
         if method != TOOLS:
-            return view.items
-        spec, items = self._endpoint.services.table.value.backends.get(backend), iter(view.items)
-        if spec is not None and spec.common:
-            items = map(tasks.untasked, items)
-        if spec is not None and filtered(spec):
-            items = (item for item in items if shown(spec, item_name(item) or ""))
-        return self._source.visible(backend, items, view.items)
+            return items
+        shared = spec is not None and spec.common
+        return self._source.visible(backend, map(tasks.untasked, items) if shared else items, view.items)
 
     def _view(self, method: str, backend: str) -> View | None:
         return self.views.get(method, {}).get(backend)
@@ -449,9 +459,10 @@ class Listing:
     def naming(self) -> Naming:
         """The tables over everything that is known."""
         table = self._endpoint.services.table.value
-        if self.tables is None or self.tables[0] is not table:
-            self.tables = (table, Naming(self._names(TOOLS), self._names(PROMPTS), self._uris()))
-        return self.tables[1]
+        key = "" if table.policy is None else self._endpoint.guard.key
+        if self.tables is None or self.tables[0] is not table or self.tables[1] != key:
+            self.tables = (table, key, Naming(self._names(TOOLS), self._names(PROMPTS), self._uris()))
+        return self.tables[2]
 
     def _names(self, method: str) -> Names:
         views = self._present(method)
@@ -470,12 +481,14 @@ class Listing:
         views = [(m, b, v) for m in (RESOURCES, TEMPLATES) for b, v in self._present(m)]
 
         def make() -> Uris:
-            lists = [(b, [u for i in v.items if (u := item_name(i, NAMED_BY[m]))]) for m, b, v in views]
-            return build_uris(self.backends, lists)
+            lists = [(b, [u for i in self._visible(m, b, v) if (u := item_name(i, NAMED_BY[m]))]) for m, b, v in views]
+            # The beginnings of URIs are those of all servers: nobody's resources are called otherwise for his rights.
+            return build_uris(served.backends if served is not None else (), lists)
 
         endpoint = self._endpoint
-        digest = endpoint.services.table.value.digest
-        key = ("uris", endpoint.name, digest, *((m, b, v.version) for m, b, v in views))
+        served, table = endpoint.upstreams.served, endpoint.services.table.value
+        seen = "" if table.policy is None else endpoint.guard.key
+        key = ("uris", endpoint.name, table.digest, seen, *((m, b, v.version) for m, b, v in views))
         value = self._memo.get(key, make, (view.items for _, _, view in views))
         assert isinstance(value, Uris)
         return value
@@ -483,8 +496,9 @@ class Listing:
     def _key(self, what: str, method: str, views: list[tuple[str, View]]) -> tuple[object, ...]:
         """What a value is made of: the endpoint as it is configured, and the content of each list."""
         endpoint = self._endpoint
-        form, digest = self._source.form([b for b, _ in views]), endpoint.services.table.value.digest
-        return (*form, what, endpoint.name, digest, method, *((b, v.version) for b, v in views))
+        form, table = self._source.form([b for b, _ in views]), endpoint.services.table.value
+        seen = "" if table.policy is None else endpoint.guard.key
+        return (*form, what, endpoint.name, table.digest, seen, method, *((b, v.version) for b, v in views))
 
 
 def catalogue_key(endpoint: Endpoint, backend: str) -> Key:

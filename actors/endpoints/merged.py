@@ -7,7 +7,7 @@ from the shape of a name.
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TypeAlias, assert_never
+from typing import Any, TypeAlias, assert_never
 
 import msgspec
 from msgspec import Raw
@@ -121,7 +121,7 @@ class Merged:
             self._endpoint.end(effect.call, True, Raw(b'{"completion":{"values":[]}}'))
         else:
             self._methods[effect.call] = method
-            self._endpoint.send(effect, routed.backend, routed.params, waited=fresh)
+            self._endpoint.judge(effect, routed.backend, routed.params, waited=fresh)
 
     def _unlisted(
         self, effect: fx.Dispatch, naming: aggregate.Naming, refused: errors.Refusal, *, fresh: bool
@@ -237,6 +237,11 @@ class Merged:
 
     # Resources
 
+    def annotations(self, backend: str, tool: str) -> Any:
+        """As in `Naming`."""
+        view = self.listing.views.get(TOOLS, {}).get(backend)
+        return aggregate.annotations_of(view.items, tool) if view is not None else None
+
     def owner(self, uri: str) -> tuple[str, str] | None:
         """As in `Naming`."""
         owner = self.listing.naming.uris.resolve(uri)
@@ -304,7 +309,7 @@ class Merged:
     def _gathered(self, effect: fx.Dispatch) -> None:
         if effect.call in self._looking:
             self._looking.discard(effect.call)
-            self._list(effect)
+            self._endpoint.guard.asking(effect.rights, lambda: self._list(effect))
         else:
             self.changes.withheld(effect.method)
 
@@ -375,6 +380,8 @@ class ListChanges:
         self._endpoint = endpoint
         self._listing = listing
         self._announcing: set[str] = set()
+        self._late: set[str] = set()
+        """What is looked at when the client is heard of."""
         self._patience: defaultdict[str, Patience] = defaultdict(Patience)
         """By notification."""
         self._shown: dict[str, str] = {}
@@ -419,6 +426,17 @@ class ListChanges:
         for notification in CHANGED.values():
             self.announce(notification)
 
+    def announce_had(self) -> None:
+        """Of the lists that this client has, any may be different for it."""
+        for notification in sorted({CHANGED[method] for method in CHANGED if self._had(method) is not None}):
+            self.announce(notification)
+
+    def heard(self) -> None:
+        """It is known what the client may see."""
+        late, self._late = self._late, set()
+        for notification in sorted(late):
+            self.announce(notification)
+
     def announce(self, notification: str) -> None:
         """The lists may be others: if they are, the client is told, once for many changes."""
         if notification not in self._announcing:
@@ -430,6 +448,9 @@ class ListChanges:
     def due(self, notification: str) -> None:
         """The debounce time is over: what may have changed is looked at."""
         self._announcing.discard(notification)
+        if self._endpoint.unheard:
+            self._late.add(notification)
+            return
         methods = [m for m, said in CHANGED.items() if said == notification and self._had(m) is not None]
         left = set(methods)
 

@@ -28,6 +28,7 @@ from actors.protocol import capabilities, tasks, translate
 from actors.protocol import payload as json
 from actors.protocol.messages import EMPTY, RequestId
 from actors.protocol.methods import LIST_CHANGED, METHODS, SET_LEVEL, SUBSCRIBE, UNSUBSCRIBE, UPDATED
+from actors.protocol.subjects import CALL
 from actors.protocol.table import TOOLS, BackendSpec, Table, replaced
 from actors.protocol.versions import LATEST_HANDSHAKE, MODERN, can_use
 from actors.runtime import EMPTY_TABLE, ExitKind, Ref, put
@@ -46,6 +47,8 @@ from actors.upstreams.start import start_modern_upstream, start_upstream
 from actors.upstreams.subscribers import Subscriptions
 
 INITIALIZE = "initialize"
+RULED = "ruled"
+"""The field of a session's record that says by which rules its client was last heard of."""
 LOCAL = frozenset({INITIALIZE, SET_LEVEL, *tasks.ASKING})
 """Requests that need more than to be passed on."""
 
@@ -92,6 +95,10 @@ class SessionEndpoint(Endpoint):
         self.tasks = TaskRegistry(self)
         self.subscriptions = Subscriptions(self._save_subscriptions)
         self._questions: dict[tuple[str, RequestId], str] = EMPTY_TABLE
+        self._ruled: str | None = "" if services.table.value.policy is None else None
+        """By which rules the client was last heard of; None: it was not."""
+        self._kept_back: tuple[str, ...] | None = None
+        """What it is subscribed to, until it is known what it may see: the session was rebuilt, its rights were not."""
 
     def statistics(self) -> dict[str, int]:
         """As in `Endpoint`."""
@@ -181,7 +188,9 @@ class SessionEndpoint(Endpoint):
                 return
             self.upstreams.wait(call, self._subscribed)
         elif method in tasks.ASKING or (method in tasks.AUGMENTED and json.mentions(params, b'"task"')):
-            self.upstreams.wait(call, lambda outcome: self.pass_outcome(self.tasks.outcome(method, outcome)))
+            ruled = method == CALL and self.services.table.value.policy is not None
+            tool = json.text_member(params, "name") or "" if ruled else ""
+            self.upstreams.wait(call, lambda outcome: self.pass_outcome(self.tasks.outcome(method, outcome, tool)))
         version = self.host.version if self.merged is None else ""
         if self.services.observer is not None:
             self.host.sent(call, backend)
@@ -265,7 +274,8 @@ class SessionEndpoint(Endpoint):
         keys = {b: catalogue_key(self, b) for b in backends}
         said = {b: h for b in backends if (h := tree.server_info(keys[b])) is not None}
         known = {b: h for b, h in said.items() if tree.surely(keys[b])}
-        all_known = len(known) == len(backends)
+        # Those of which the client sees nothing now count as not known: its rights may be others later.
+        all_known = len(known) == merged.listing.served
         declared = capabilities.merge_server(
             [h.capabilities for h in known.values()], pending=not all_known, extensions=EXTENSIONS
         )
@@ -303,7 +313,7 @@ class SessionEndpoint(Endpoint):
         could be anybody's."""
         served = self.upstreams.served
         backend = served.backends[0] if served is not None else ""
-        upstream = self.upstreams.connection(backend)
+        upstream = self.upstreams.connection(backend) if self.guard.shows(backend, "tool", method) else None
         if upstream is None or self.upstreams.shares(backend):
             self.services.telemetry.count("stagedoor_messages_dropped_total", ("unknown_notification",))
         else:
@@ -364,7 +374,8 @@ class SessionEndpoint(Endpoint):
     def subscriptions_at(self, backend: str) -> tuple[str, ...]:
         """The session's subscriptions that are this server's, in its own words."""
         owners = [self.naming.owner(uri) for uri in self.subscriptions.uris]
-        return tuple(owner[1] for owner in owners if owner is not None and owner[0] == backend)
+        uris = tuple(owner[1] for owner in owners if owner is not None and owner[0] == backend)
+        return tuple(uri for uri in uris if self.guard.shows(backend, "resource", uri))
 
     def resubscribe(self, backend: str) -> None:
         """A connection of its own subscribes by itself as soon as it is up; a shared one is told."""
@@ -396,7 +407,7 @@ class SessionEndpoint(Endpoint):
     def told(self, message: UpstreamNotification) -> None:
         """A notification of a server."""
         backend, method, params = message.backend, message.method, message.params
-        if self.news(backend, method):
+        if self.news(backend, method) or (method == UPDATED and not self.guard.shows_update(backend, params)):
             return
         if self.merged is not None:
             params = self.tasks.exposed(backend, method, self.merged.notification(backend, method, params))
@@ -487,13 +498,21 @@ class SessionEndpoint(Endpoint):
 
     def recall(self, fields: Mapping[str, bytes]) -> None:
         """The session was rebuilt from a record with these fields."""
+        self._ruled = fields.get(RULED, b"").decode()
         self.tasks.load(fields)
         if self.merged is not None:
             self.merged.changes.recall(fields)
 
-    def restored(self, uris: tuple[str, ...]) -> None:
-        """The session was rebuilt: its subscriptions are asked for again, on connections of this life."""
+    def rebuilt(self, uris: tuple[str, ...]) -> None:
+        """The session was rebuilt. With rules, nothing is asked for it before its client is heard of."""
         self.subscriptions.uris = uris
+        if self.services.table.value.policy is None:
+            self.restored(uris)
+        else:
+            self._kept_back = uris
+
+    def restored(self, uris: tuple[str, ...]) -> None:
+        """The subscriptions of a session that was rebuilt are asked for again, on connections of this life."""
         served = self.upstreams.served
         for backend in served.backends if served is not None else ():
             self.resubscribe(backend)
@@ -514,11 +533,15 @@ class SessionEndpoint(Endpoint):
         another now stay for a while."""
         table = self.services.table.value
         self.former |= replaced(before, table) & self.upstreams.connections.keys() & table.backends.keys()
+        if before.policy != table.policy and not self.unheard:
+            self._rule()
         if self._single is not None:
             self._single.reconfigured(before)
         if self.merged is None:
             return
         self.merged.reconfigured(before)
+        if self.unheard:
+            return  # what its client may see is not known: calls of an earlier life go on
         backends = self.merged.listing.backends
         for backend in [b for b in self.upstreams.connections if b not in backends and b in table.backends]:
             self.upstreams.drop(backend)
@@ -529,6 +552,53 @@ class SessionEndpoint(Endpoint):
             self.merged.changes.announce_all()
         elif self._single is not None:
             self._single.changed(TOOLS)
+
+    @property
+    def unheard(self) -> bool:
+        """As in `Endpoint`."""
+        return self._kept_back is not None and self.services.table.value.policy is not None
+
+    def heard(self) -> None:
+        """The client has said something, with rights that may be others than before."""
+        if self._kept_back is not None:
+            uris, self._kept_back = self._kept_back, None
+            self.restored(uris)
+            if self.merged is not None:
+                self.merged.changes.heard()
+        self._rule()
+
+    def _rule(self) -> None:
+        """Looks whether the client sees other things than when it was heard of last, be it in an earlier life of the
+        session: by its rights, or by the rules."""
+        key = self.guard.key
+        if key != self._ruled:
+            before, self._ruled = self._ruled, key
+            self.host.save({RULED: key.encode()})
+            if before is not None:
+                self.others()
+
+    def others(self) -> None:
+        """The client may see other things than before. It hears of lists that are different; connections to servers of
+        which it sees nothing any more end, and what it is subscribed to is subscribed to as far as it may be read."""
+        served = self.upstreams.served
+        for backend in [b for b in self.upstreams.connections if not self.guard.sees(b)]:
+            self.upstreams.drop(backend)
+        if self.merged is not None:
+            self.merged.changes.announce_had()
+        elif self._single is not None and served is not None:
+            self._single.changed(self._lists_of(served.backends[0]))  # they are not compared: nobody keeps them
+        for backend in served.backends if served is not None and self.subscriptions.uris else ():
+            if backend not in self.upstreams.connections:
+                self.resubscribe(backend)
+            else:
+                for uri in self.subscriptions_at(backend):
+                    self._subscribe(backend, uri)
+
+    def _lists_of(self, backend: str) -> list[str]:
+        """The kinds of lists that a server has."""
+        server_info = self.server_info(backend)
+        declared = capabilities.parse(server_info.capabilities if server_info is not None else Raw(b"{}"))
+        return [kind for kind in LIST_CHANGED if declared.has((kind,))]
 
     def announce_all(self) -> None:
         """Nobody knows what the client was told: every list may have changed, and whatever it is subscribed to."""

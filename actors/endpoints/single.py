@@ -1,37 +1,29 @@
 """One server as it is: the client can't tell the endpoint from the server itself.
 
 Its own names, URIs, cursors, errors and unknown members pass as they are, but for the tools that the configuration
-hides: `enabledTools` and `disabledTools`.
+hides: by `enabledTools` and `disabledTools`, and by the rules of the policy.
 """
 
 from collections.abc import Callable, Iterable
-from fnmatch import fnmatchcase
+from typing import Any
 
-import msgspec
 from msgspec import Raw
 
+from actors.endpoints.catalogue import NAMED_BY
 from actors.endpoints.endpoint import Endpoint
+from actors.endpoints.guard import shown
+from actors.endpoints.listing import TOOLS, catalogue_key
 from actors.machines.session import effects as fx
 from actors.machines.session import events as ev
 from actors.protocol import errors
 from actors.protocol import payload as json
+from actors.protocol.aggregate import annotations_of, item_name
 from actors.protocol.messages import EMPTY
-from actors.protocol.methods import LIST_CHANGED
+from actors.protocol.methods import LIST_CHANGED, METHODS
+from actors.protocol.subjects import LISTED
 from actors.protocol.table import BackendSpec, Table, same_server
 from actors.upstreams.messages import UpstreamOutcome
 from actors.upstreams.paging import Items, Page, Paging
-
-
-def filtered(spec: BackendSpec) -> bool:
-    """Whether there is anything to filter."""
-    return spec.enabled_tools is not None or bool(spec.disabled_tools)
-
-
-def shown(spec: BackendSpec, name: str) -> bool:
-    """Whether this tool may be seen and called, by the backend's own name for it."""
-    if any(fnmatchcase(name, pattern) for pattern in spec.disabled_tools):
-        return False
-    return spec.enabled_tools is None or any(fnmatchcase(name, pattern) for pattern in spec.enabled_tools)
 
 
 class Single:
@@ -64,45 +56,31 @@ class Single:
 
     def route(self, effect: fx.Dispatch) -> None:
         """As in `Naming`."""
-        backend, params = self.backend, effect.params
+        backend, kind = self.backend, LISTED.get(effect.method)
         if backend is None:
             self._endpoint.refuse(effect.call, self.unconfigured())
-            return
-        if effect.method in ("tools/list", "tools/call"):
+        elif kind is None:
+            self._endpoint.judge(effect, backend, effect.params)
+        else:
             spec = self._endpoint.services.table.value.backends[backend]
-            if filtered(spec):
-                try:
-                    params = self._checked(spec, effect)
-                except errors.Malformed as malformed:
-                    self._endpoint.refuse(effect.call, malformed.error)
-                    return
-                except errors.Refusal as refused:
-                    self._endpoint.refuse(effect.call, refused.error)
-                    return
-        self._endpoint.send(effect, backend, params)
+            if self._endpoint.guard.hides(spec, kind):
+                self._endpoint.upstreams.wait(effect.call, lambda outcome: self._filter(effect, outcome))
+            self._endpoint.send(effect, backend, effect.params)
 
-    def _checked(self, spec: BackendSpec, effect: fx.Dispatch) -> Raw:
-        """The params of a request for a server of which something is hidden. What is hidden can't be called either:
-        Refusal. Raises Malformed."""
-        if effect.method == "tools/list":
-            self._endpoint.upstreams.wait(effect.call, lambda outcome: self._filter(spec, outcome))
-            return effect.params
-        # Written anew: of two members of one name we check the last, and a server may read the first.
-        params = json.replace_members(effect.params, {})
-        if not shown(spec, _name(params)):
-            raise errors.Refusal(errors.invalid_params(f"Unknown tool: {_name(params)[:200]}"))
-        return params
-
-    def _filter(self, spec: BackendSpec, outcome: UpstreamOutcome) -> None:
+    def _filter(self, effect: fx.Dispatch, outcome: UpstreamOutcome) -> None:
+        """A page of a list, without what its client may not see."""
         ok, payload = outcome.ok, outcome.payload
+        guard, member = self._endpoint.guard, METHODS[effect.method].items or ""
+        spec = self._endpoint.services.table.value.backends.get(outcome.backend)
         try:
-            tools = json.members(payload).get("tools") if ok else None
-            if tools is not None:
-                visible = [tool for tool in json.elements(tools) if shown(spec, _name(tool))]
-                payload = json.replace_members(payload, {"tools": json.dumps(visible)})
+            items = json.members(payload).get(member) if ok else None
+            if items is not None and spec is not None:
+                of, kind = json.elements(items), LISTED[effect.method]
+                visible = guard.asking(effect.rights, lambda: [*guard.visible(spec, kind, of, NAMED_BY[effect.method])])
+                payload = json.replace_members(payload, {member: json.dumps(visible)})
         except errors.Malformed:
             ok, text = False, "the server's list is malformed"
-            payload = errors.internal(text, reason="malformed", executed="yes", backend=spec.name).raw
+            payload = errors.internal(text, reason="malformed", executed="yes", backend=outcome.backend).raw
         self._endpoint.end(outcome.call, ok, payload)
 
     def reconfigured(self, before: Table) -> None:
@@ -115,7 +93,7 @@ class Single:
             return
 
         def listed(items: Items | None, error: Raw) -> None:
-            names = [_name(item) for item in items or ()]
+            names = [item_name(item) or "" for item in items or ()]
             if items is None or error or _shown(was, names) != _shown(spec, names):
                 self.changed(("tools",))
 
@@ -134,6 +112,11 @@ class Single:
         host = self._endpoint.host
         for kind in kinds:
             host.event(ev.CallProgressed("", None, LIST_CHANGED[kind], EMPTY, host.ctx.now()))
+
+    def annotations(self, backend: str, tool: str) -> Any:
+        """As in `Naming`: of the list that was known last of the server."""
+        known = self._endpoint.tree.known.items(catalogue_key(self._endpoint, backend), TOOLS)
+        return annotations_of(known or (), tool)
 
     def question(self, backend: str, method: str, params: Raw) -> Raw:
         """As in `Naming`: what the server says passes as it is."""
@@ -155,14 +138,3 @@ def _filters(spec: BackendSpec) -> object:
 
 def _shown(spec: BackendSpec, names: list[str]) -> list[str]:
     return [name for name in names if shown(spec, name)]
-
-
-class _Named(msgspec.Struct):
-    name: str
-
-
-def _name(item: Raw) -> str:
-    try:
-        return msgspec.json.decode(item, type=_Named).name
-    except (msgspec.DecodeError, RecursionError):
-        return ""

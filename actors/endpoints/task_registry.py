@@ -35,22 +35,25 @@ Fields = Mapping[str, bytes]
 
 
 class _Recorded(msgspec.Struct):
-    """Id → backend, of tasks that servers run, and of those that the client does."""
+    """Id → backend, of tasks that servers run, and of those that the client does. `tools`: id → tool, of the former."""
 
     made: dict[str, str] = {}
     ran: dict[str, str] = {}
+    tools: dict[str, str] = {}
 
 
 class TaskRegistry:
     """Of one session."""
 
-    __slots__ = ("_endpoint", "_made", "_prefixed", "_ran")
+    __slots__ = ("_endpoint", "_made", "_prefixed", "_ran", "_tools")
 
     def __init__(self, endpoint: "SessionEndpoint") -> None:
         self._endpoint = endpoint
         self._prefixed = endpoint.naming.merges
         """Whether there are several servers: their tasks are known by other ids here."""
         self._made: dict[str, str] = EMPTY_TABLE
+        self._tools: dict[str, str] = EMPTY_TABLE
+        """By task, where a policy wants to know."""
         self._ran = tasks.NO_TASKS
 
     def load(self, fields: Fields) -> None:
@@ -58,9 +61,10 @@ class TaskRegistry:
         if FIELD in fields:
             recorded = msgspec.json.decode(fields[FIELD], type=_Recorded)
             self._made, self._ran = recorded.made, tasks.ClientTasks(recorded.ran)
+            self._tools = recorded.tools
 
     def _save(self) -> None:
-        self._endpoint.host.save({FIELD: msgspec.json.encode(_Recorded(self._made, self._ran.owners))})
+        self._endpoint.host.save({FIELD: msgspec.json.encode(_Recorded(self._made, self._ran.owners, self._tools))})
 
     def offers(self, backend: str, server_info: ServerInfo) -> bool:
         """Whether what a backend says of tasks may be said to the client."""
@@ -73,7 +77,7 @@ class TaskRegistry:
         """A request about a task."""
         endpoint = self._endpoint
         try:
-            backend, id = self._whose(effect.method, tasks.target(effect.params))
+            backend, id = self._whose(effect, tasks.target(effect.params))
             params = json.replace_members(effect.params, {"taskId": json.dumps(id)})
         except errors.Malformed as malformed:
             endpoint.refuse(effect.call, malformed.error)
@@ -84,11 +88,15 @@ class TaskRegistry:
                 endpoint.merged.exposes(effect.call, "tools/call")  # which is what its result is of
             endpoint.send(effect, backend, params)
 
-    def _whose(self, method: str, id: str) -> Owner:
-        """Refusal (-32602) for a task that was not made in this session, and (-32601) for what its server can't do."""
+    def _whose(self, effect: fx.Dispatch, id: str) -> Owner:
+        """Refusal (-32602) for a task that was not made in this session, or of what its client may not see, and
+        (-32601) for what its server can't do."""
+        method, guard = effect.method, self._endpoint.guard
         upstreams = self._endpoint.upstreams
         served, backend = upstreams.served, self._made.get(id)
         if backend is None or served is None or backend not in served.backends:
+            raise errors.Refusal(tasks.unknown())
+        if not guard.asking(effect.rights, lambda: guard.shows_task(backend, self._tools.get(id, ""))):
             raise errors.Refusal(tasks.unknown())
         server_info = upstreams.server_infos.get(backend)
         refusal = (
@@ -100,8 +108,9 @@ class TaskRegistry:
             raise errors.Refusal(refusal)
         return tasks.resolve(id, served.backends) if self._prefixed else Owner(backend, id)
 
-    def outcome(self, method: str, message: UpstreamOutcome) -> UpstreamOutcome:
-        """The outcome of a call that is about a task, or may have made one, as the client sees it."""
+    def outcome(self, method: str, message: UpstreamOutcome, tool: str = "") -> UpstreamOutcome:
+        """The outcome of a call that is about a task, or may have made one, as the client sees it. `tool`: what was
+        called, where a policy wants to know."""
         if not message.ok or not can_use(self._endpoint.host.version, "tasks"):
             return message
         backend, payload = message.backend, message.payload
@@ -110,8 +119,12 @@ class TaskRegistry:
         made = tasks.created(payload) if method in tasks.AUGMENTED else None
         if made is not None and len(made.encode()) <= ID_BYTES:
             self._made = put(self._made, made, backend)
+            if tool:
+                self._tools = put(self._tools, made, tool)
             if len(self._made) > TASKS_MAX:
-                del self._made[next(iter(self._made))]
+                oldest = next(iter(self._made))
+                del self._made[oldest]
+                self._tools.pop(oldest, None)
             self._save()
         return replace(message, payload=payload)
 

@@ -42,8 +42,9 @@ from actors.protocol.filter import Filter
 from actors.protocol.headers import check_arguments
 from actors.protocol.messages import EMPTY
 from actors.protocol.meta import SERVER_KEY, Envelope
-from actors.protocol.methods import METHODS
+from actors.protocol.methods import METHODS, UPDATED
 from actors.protocol.outcomes import Outcome
+from actors.protocol.subjects import CALL
 from actors.protocol.table import BackendSpec, Table, replaced
 from actors.protocol.versions import LATEST_HANDSHAKE, MODERN, SERVED
 from actors.runtime import Ref, Registry, Reply
@@ -101,7 +102,8 @@ class UpstreamResolver:
 
 @dataclass(slots=True)
 class Running:
-    """One modern request, and the connection of its client. `pinned`: the backend whose state it brings.
+    """One modern request, and the connection of its client. `pinned`: the backend whose state it brings; `tool`: what
+    the backend calls the tool that is asked for, where a policy wants to know.
 
     `head_due`, `due`: when its head is, and its answer; `looks_at`: when a timer tells of either (infinite: never).
     """
@@ -113,6 +115,7 @@ class Running:
     rights: Rights = NO_RIGHTS
     connection: Connection | None = None
     pinned: str | None = None
+    tool: str = ""
     retry: Retry | None = None
     head_due: float = math.inf
     due: float = math.inf
@@ -203,7 +206,7 @@ class ModernEndpoint(Endpoint):
     def watched(self) -> tuple[str, ...]:
         """The servers whose changes concern this endpoint."""
         served, backends = self.upstreams.served, self.services.table.value.backends
-        return tuple(b for b in served.backends if b in backends) if served is not None else ()
+        return tuple(b for b in served.backends if b in backends and self.guard.sees(b)) if served is not None else ()
 
     def profile(self, spec: BackendSpec) -> Profile:
         """As in `Endpoint`."""
@@ -241,6 +244,12 @@ class ModernEndpoint(Endpoint):
     def send(self, effect: fx.Dispatch, backend: str, params: Raw, *, waited: bool = False) -> None:
         """As in `Endpoint`."""
         call, method = effect.call, effect.method
+        request = self.host.running.get(call)
+        if request is not None and isinstance(request.retry, Waiting):
+            self._go_on(effect, backend, request, request.retry)
+            return
+        if request is not None and method == CALL and self.services.table.value.policy is not None:
+            request.tool = json.text_member(params, "name") or ""
         refusal = self._misdirected(call, backend, method, params)
         if refusal is not None:
             self.refuse(call, refusal)
@@ -285,11 +294,20 @@ class ModernEndpoint(Endpoint):
             self.refuse(effect.call, refused.error)
         else:
             backend = routed.backend
-            if served is None or backend not in served.backends or not self.modern(backend):
+            about = self.guard.asking(effect.rights, lambda: self.guard.shows_task(backend, routed.tool))
+            if served is None or backend not in served.backends or not about or not self.modern(backend):
                 self.refuse(effect.call, modern_tasks.unknown())
             else:
-                about = fx.Dispatch(effect.call, effect.method, routed.params, False, effect.rights)
-                self.send(about, backend, routed.params)
+                passed = fx.Dispatch(effect.call, effect.method, routed.params, False, effect.rights)
+                self.send(passed, backend, routed.params)
+
+    def _go_on(self, effect: fx.Dispatch, backend: str, request: Running, waiting: Waiting) -> None:
+        """The rules let a call through that waits at an affinity pool."""
+        if waiting.backend != backend:
+            self.refuse(effect.call, request_state.invalid())
+        else:
+            level = request.state.level
+            self.resume(effect.call, effect.method, waiting, progress=effect.progress, level=level)
 
     def resume(
         self, call: int, method: str, waiting: Waiting, *, progress: bool, level: str | None, waited: bool = False
@@ -324,6 +342,8 @@ class ModernEndpoint(Endpoint):
         """A notification of the client for the server behind the endpoint, if there is one that it may go to: between
         the eras only what is known, and the mailbox is everybody's."""
         backend = self._single.backend if self._single is not None else None
+        if backend is not None and not self.guard.shows(backend, "tool", method):
+            backend = None
         upstream = self.upstreams.connection(backend) if backend is not None and self.modern(backend) else None
         # The upstream connection of before may have gone, and the new one be a pool: what the era is was found out
         # since.
@@ -339,7 +359,7 @@ class ModernEndpoint(Endpoint):
 
     def refuse(self, call: int, error: errors.ProtocolError) -> None:
         """As in `Endpoint`."""
-        self.end(call, False, errors.for_modern(error).raw)
+        super().refuse(call, errors.for_modern(error))
 
     # What the endpoint says of itself
 
@@ -360,9 +380,13 @@ class ModernEndpoint(Endpoint):
         self.upstreams.when_ready(backend, ready)
 
     def _offered(self) -> tuple[Raw, capabilities.Capabilities]:
-        """The capabilities of several servers; one that nobody has asked yet counts as having everything."""
-        up, served = self.upstreams.server_infos, self.services.table.value.endpoints.get(self.name)
-        backends = served.backends if served is not None else ()
+        """The capabilities of several servers; one that nobody has asked yet, or that this client does not see, counts
+        as having everything."""
+        up, table = self.upstreams.server_infos, self.services.table.value
+        served = table.endpoints.get(self.name)
+        backends = configured = served.backends if served is not None else ()
+        if table.policy is not None:
+            backends = tuple(backend for backend in configured if self.guard.sees(backend))
         server_infos = [up.get(backend) or self.server_info(backend) for backend in backends]
         offer = self._offer
         if offer is not None and offer[0] == server_infos:
@@ -371,7 +395,7 @@ class ModernEndpoint(Endpoint):
         # Only modern ones have tasks of this era, whatever others may say.
         declared = [capabilities.transparent_server(h.capabilities, modern=h.version == MODERN) for h in known]
         extensions = (*EXTENSIONS, modern_tasks.EXTENSION)
-        offered = capabilities.merge_server(declared, pending=len(known) < len(server_infos), extensions=extensions)
+        offered = capabilities.merge_server(declared, pending=len(known) < len(configured), extensions=extensions)
         self._offer = (server_infos, offered, capabilities.parse(offered))
         return self._offer[1], self._offer[2]
 
@@ -398,11 +422,23 @@ class ModernEndpoint(Endpoint):
             message = learned
         elif message.ok and request is not None and request.state.method == "tasks/get":
             message = replace(message, payload=self._task(message.backend, message.payload))
+        if request is not None and self.services.table.value.policy is not None:
+            message = self._for_this_client(message)
         backend, ok, payload = message.backend, message.ok, message.payload
         if request is not None and message.call in self.calls and (ok or not self.as_is(backend)):
             known = self._known.get(backend) or Backend(backend, LATEST_HANDSHAKE)
             message = UpstreamOutcome(backend, message.call, *self.host.finished(message.call, known, (ok, payload)))
         super().outcome(message)
+
+    def _for_this_client(self, message: UpstreamOutcome) -> UpstreamOutcome:
+        """What a server may say to everybody, not everybody may see here: nobody else is to be given it."""
+        if self.guard.standing is None or not message.ok or not json.mentions(message.payload, b'"cacheScope"'):
+            return message
+        try:
+            private = json.replace_members(message.payload, {"cacheScope": json.dumps("private")})
+        except errors.Malformed:
+            return message
+        return replace(message, payload=private)
 
     def suspended(self, message: UpstreamSuspended) -> None:
         """A call waits at its affinity pool: its client is asked."""
@@ -429,6 +465,8 @@ class ModernEndpoint(Endpoint):
         if self._learned is not None:
             self._learned.told(method)
         if self.news(backend, method):
+            return
+        if method == UPDATED and not self.guard.shows_update(backend, params):
             return
         if self.merged is not None:
             if method == modern_tasks.NOTIFICATION:

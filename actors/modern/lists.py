@@ -14,7 +14,7 @@ from msgspec import Raw, Struct
 
 from actors.endpoints.last_known import Key
 from actors.endpoints.listing import TOOLS, Listing, Source, View, catalogue_key
-from actors.endpoints.single import Single, filtered
+from actors.endpoints.single import Single
 from actors.machines.session import effects as fx
 from actors.machines.upstream.modern_calls import HEADERS, MIRRORS_MAX
 from actors.protocol import errors
@@ -255,7 +255,7 @@ class LearnedHeaders:
         if message.call in self._endpoint.upstreams.waiters:
             spec = self._endpoint.services.table.value.backends.get(message.backend)
             # What the gateway filtered is no longer what the server said that everybody may see.
-            if spec is not None and filtered(spec):
+            if spec is not None and self._endpoint.guard.hides(spec, "tool"):
                 payload = json.replace_members(payload, {"cacheScope": json.dumps("private")})
         if payload is message.payload:
             return message

@@ -122,7 +122,7 @@ RequestsMessage: TypeAlias = (
 
 
 class Kind(Struct, frozen=True):
-    """Which requests one actor serves."""
+    """Which requests one actor serves. `rights` where a policy makes a difference between them."""
 
     endpoint: str
     principal: ports.Principal
@@ -130,6 +130,7 @@ class Kind(Struct, frozen=True):
     affinity: str
     one_server: bool
     """Whether the endpoint is one server as it is."""
+    rights: ports.Rights = ports.NO_RIGHTS
 
 
 class ModernRequests(Evictable):
@@ -145,6 +146,7 @@ class ModernRequests(Evictable):
         self.kind = kind
         self.resolver = resolver
         self.principal = kind.principal
+        self.rights = kind.rights
         self.services = services
         self.tree = tree
         self.quotas = quotas
@@ -181,7 +183,7 @@ class ModernRequests(Evictable):
         match event:
             case ev.CallEnded(call, ok, payload):
                 self.times.ended(event, self.ctx.now(), MODERN)
-                self.step(call, xv.Ended(ok, payload, event.as_is))
+                self.step(call, xv.Ended(ok, payload, event.as_is, event.refusal))
             case ev.CallProgressed(backend, call, method, params, now):
                 if call is None:
                     self.listens.changed(backend, method, params)
@@ -195,7 +197,7 @@ class ModernRequests(Evictable):
         running = self.running.get(call)
         if running is None:
             return outcome
-        request, expose = self._request(running.state), self.endpoint.naming.question
+        request, expose = self._request(running.state, running.tool), self.endpoint.naming.question
         try:
             return retry.finished(request, backend, outcome, self.kind.bits, self.services.sealer, expose)
         except errors.Malformed:
@@ -213,10 +215,9 @@ class ModernRequests(Evictable):
         request = self._request(running.state)
         return retry.suspended(request, message.backend, place, message.requests, self.services.sealer)
 
-    def _request(self, state: ModernRequest) -> retry.Request:
-        return retry.Request(
-            self.principal.name, state.method, state.params, self.services.wall(), self.services.limits.park_ttl
-        )
+    def _request(self, state: ModernRequest, tool: str = "") -> retry.Request:
+        wall, ttl = self.services.wall(), self.services.limits.park_ttl
+        return retry.Request(self.principal.name, state.method, state.params, wall, ttl, tool)
 
     # Life
 
@@ -452,7 +453,7 @@ class ModernRequests(Evictable):
             running.head_due = running.due = math.inf
             self.ctx.cancel_timer(("clock", call))
         elif type(effect) is xv.Answer:
-            running.reply.answer(ports.Answer(effect.status, effect.body))
+            running.reply.answer(ports.Answer(effect.status, effect.body, effect.headers))
         elif type(effect) is xv.Write:
             self._write(call, running, effect)
         else:
@@ -472,10 +473,11 @@ class ModernRequests(Evictable):
         """To the endpoint: as a request of its own, or as one that goes on where it waited."""
         self.times.began(call, effect.method, effect.params, self.ctx.now())
         found = running.retry
-        if isinstance(found, retry.Waiting):
+        if isinstance(found, retry.Waiting) and self.services.table.value.policy is None:
             level = running.state.level
             self.endpoint.resume(call, effect.method, found, progress=effect.progress, level=level)
         else:
+            # Where there are rules, also what waits is asked for anew: they may be others than when it was begun.
             params = found.params if isinstance(found, retry.Fresh) else effect.params
             self.endpoint.dispatch(fx.Dispatch(call, effect.method, params, effect.progress, running.rights))
 
@@ -530,7 +532,8 @@ class ModernRequests(Evictable):
     def _replaced(self, message: Replaced) -> None:
         """The table is another one. Subscriptions at other servers than before end: their clients come again, and take
         it that all has changed. Where only filters are others, they hear of tools that have changed."""
-        if touched(message.before, self.services.table.value, self.kind.endpoint) - TOOLS:
+        table = self.services.table.value
+        if message.before.policy != table.policy or touched(message.before, table, self.kind.endpoint) - TOOLS:
             self.listens.end_all()
         self.endpoint.reconfigured(message.before)
 

@@ -226,10 +226,13 @@ class ListenRequests:
         """It is known whose the resources are, as far as that can be known."""
         if self.open.get(call) is not listen or listen.subscription.phase is not Phase.OPENING:
             return
-        places = {uri: owner for uri in filter.uris if (owner := self._endpoint.naming.owner(uri)) is not None}
+        may, guard = self._may_hear, self._endpoint.guard
+        owners = {uri: owner for uri in filter.uris if (owner := self._endpoint.naming.owner(uri)) is not None}
+        places = {uri: (backend, own) for uri, (backend, own) in owners.items() if may(backend, own)}
         listen.places = places
         principal, sealer = self._endpoint.host.principal.name, self._endpoint.services.sealer
-        listen.tasks = tasks.filtered(filter.tasks, sealer, principal=principal) if filter.tasks else {}
+        if filter.tasks:
+            listen.tasks = tasks.filtered(filter.tasks, sealer, guard.shows_task, principal=principal)
         parts: dict[str, Filter] = {}
         for backend in self._endpoint.watched:
             uris = tuple(dict.fromkeys(name for owner, name in places.values() if owner == backend))
@@ -244,6 +247,12 @@ class ListenRequests:
             self._watch_part(call, listen, backend, part)
         if not parts:
             self.honour(call)
+
+    def _may_hear(self, backend: str, uri: str) -> bool:
+        """Whether this client may subscribe to a resource, which is not acknowledged else, like one that there is
+        not."""
+        standing = self._endpoint.guard.standing
+        return standing is None or standing.decide("resource", backend, uri).allowed
 
     def _watch_part(self, call: int, listen: ListenRequest, backend: str, part: Filter) -> None:
         def honoured(able: Filter | None, error: ProtocolError | None) -> None:

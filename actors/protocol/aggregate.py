@@ -7,7 +7,7 @@ the client's roots. A payload of an unexpected shape passes as it is.
 
 import re
 from collections.abc import Callable, Iterable
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from msgspec import Raw, Struct
 
@@ -18,6 +18,7 @@ from actors.protocol.payload import (
     dumps,
     elements,
     is_object,
+    loads,
     members,
     mentions,
     replace_members,
@@ -194,6 +195,16 @@ def item_name(item: Raw, member: str = "name") -> str | None:
     """The name (or `uri`, `uriTemplate`) of a list's item; None if it has none."""
     try:
         return text_or_none(members(item).get(member))
+    except Malformed:
+        return None
+
+
+def annotations_of(tools: Iterable[Raw], name: str) -> Any:
+    """The annotations of one tool of a list; None: it is not on it, or has none."""
+    tool = next((tool for tool in tools if item_name(tool) == name), None)
+    try:
+        said = members(tool).get("annotations") if tool is not None else None
+        return loads(said) if said is not None else None
     except Malformed:
         return None
 

@@ -78,6 +78,8 @@ KINDS: Final[dict[str, Rule]] = {
     "method_not_allowed": Rule(INVALID_REQUEST, 405, "Method not allowed"),
     "not_acceptable": Rule(INVALID_REQUEST, 406, "Not acceptable"),
     "unsupported_media_type": Rule(INVALID_REQUEST, 415, "Content-Type must be application/json"),
+    # Rules of the operator (MCP 2026-07-28, authorization, "Runtime Insufficient Scope Errors").
+    "insufficient_scope": Rule(INTERNAL, 403, "Insufficient scope"),
     "header_too_large": Rule(INVALID_REQUEST, 431, "Headers too large"),
     # No room, or not at the moment: surely not executed.
     "too_many_requests": Rule(OVERLOADED, 429, "Too many requests in flight", 1),
@@ -315,6 +317,31 @@ def for_modern(error: ProtocolError) -> ProtocolError:
     kind = _MODERN_KINDS.get(error.kind, error.kind)
     code = KINDS[kind].code if kind != error.kind else INTERNAL if error.code == OVERLOADED else error.code
     return msgspec.structs.replace(error, code=code, kind=kind)
+
+
+class _Scopes(Struct, frozen=True):
+    required_scopes: list[str] = []
+
+
+class _StepUp(Struct, frozen=True):
+    data: _Scopes = _Scopes()
+
+
+class _StepUpBody(Struct):
+    error: _StepUp = _StepUp()
+
+
+def required_scopes(body: bytes) -> list[str]:
+    """The scopes that a response with `insufficient_scope` names; none for any other."""
+    try:
+        return msgspec.json.decode(body, type=_StepUpBody).error.data.required_scopes
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return []
+
+
+def insufficient_scope(required: Iterable[str]) -> ProtocolError:
+    """The token lacks a scope; `required` are all that this operation needs, for whoever has no HTTP header to read."""
+    return refusal("insufficient_scope", None, required_scopes=list(required), executed="no")
 
 
 def actor_ended() -> ProtocolError:

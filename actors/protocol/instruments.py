@@ -242,6 +242,12 @@ _ROWS: Final = (
         values={"list": ("tools", "prompts", "resources"), "outcome": ("sent", "spared")},
     ),
     Instrument("stagedoor_lists_incomplete_total", "counter", "Merged lists given without this server", ("server",)),
+    Instrument(
+        "stagedoor_policy_decisions_total",
+        "counter",
+        "Calls that rules decided: allow, deny, step-up, or failed, which is denied; observed only, or enforced",
+        ("outcome", "mode"),
+    ),
     Instrument("stagedoor_version_mismatches_total", "counter", "Version headers other than the negotiated one"),
     # The configuration.
     Instrument("stagedoor_reloads_total", "counter", "Configurations that were read anew, by outcome", ("outcome",)),

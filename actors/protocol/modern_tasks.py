@@ -6,7 +6,7 @@ task, so a client's own id is what every later message about the task carries; t
 body.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 import msgspec
@@ -38,12 +38,13 @@ VERSION: Final = 1
 
 
 class Handle(Struct, frozen=True, array_like=True):
-    """What is inside an id: `task` is the backend's own id."""
+    """What is inside an id: `task` is the backend's own id, `tool` its tool that runs as this task, if it is known."""
 
     backend: str
     principal: str
     task: str
     version: int = VERSION
+    tool: str = ""
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -71,9 +72,9 @@ def unknown() -> ProtocolError:
 # Ids --------------------------------------------------------------------------------------------------------
 
 
-def seal(backend: str, principal: str, task: str, sealer: Sealer) -> str:
+def seal(backend: str, principal: str, task: str, sealer: Sealer, tool: str = "") -> str:
     """The id of a backend's task as its client gets it."""
-    return sealer.seal(_encode(Handle(backend, principal, task)), _context(principal))
+    return sealer.seal(_encode(Handle(backend, principal, task, tool=tool)), _context(principal))
 
 
 def unseal(id: str, sealer: Sealer, *, principal: str) -> Handle:
@@ -96,11 +97,12 @@ def _context(principal: str) -> bytes:
 
 
 class Routed(Struct, frozen=True):
-    """A request about a task, for its backend; `id` is the client's for the task."""
+    """A request about a task, for its backend; `id` is the client's for the task, `tool` what runs as it."""
 
     backend: str
     id: str
     params: Raw
+    tool: str = ""
 
 
 def routed(params: Raw, bits: ClientBits, sealer: Sealer, *, principal: str) -> Routed:
@@ -112,10 +114,14 @@ def routed(params: Raw, bits: ClientBits, sealer: Sealer, *, principal: str) -> 
     if id is None:
         raise Refusal(errors.invalid_params("taskId must be a string"))
     handle = unseal(id, sealer, principal=principal)
-    return Routed(handle.backend, id, replace_members(params, {"taskId": dumps(handle.task)}))
+    return Routed(handle.backend, id, replace_members(params, {"taskId": dumps(handle.task)}), handle.tool)
 
 
-def filtered(ids: Iterable[str], sealer: Sealer, *, principal: str) -> dict[str, dict[str, str]]:
+Known = Callable[[str, str], bool]
+"""Whether tasks of a backend's tool may be heard of."""
+
+
+def filtered(ids: Iterable[str], sealer: Sealer, may: Known, *, principal: str) -> dict[str, dict[str, str]]:
     """The tasks that a client listens to: by backend, its own id → the client's. Those that are unknown are left out,
     and so are not acknowledged."""
     found: dict[str, dict[str, str]] = {}
@@ -124,7 +130,8 @@ def filtered(ids: Iterable[str], sealer: Sealer, *, principal: str) -> dict[str,
             handle = unseal(id, sealer, principal=principal)
         except Refusal:
             continue
-        found.setdefault(handle.backend, {})[handle.task] = id
+        if may(handle.backend, handle.tool):
+            found.setdefault(handle.backend, {})[handle.task] = id
     return found
 
 
@@ -136,7 +143,9 @@ def is_task(result: Raw) -> bool:
     return text_or_none(members(result).get("resultType")) == TASK
 
 
-def created(method: str, result: Raw, bits: ClientBits, backend: str, sealer: Sealer, *, principal: str) -> Raw:
+def created(
+    method: str, result: Raw, bits: ClientBits, backend: str, sealer: Sealer, *, principal: str, tool: str = ""
+) -> Raw:
     """A result that is a task, under the id for its client. Refusal (-32603) where none may come (for another method,
     or without the extension), and for one that is malformed."""
     task = text_or_none(members(result).get("taskId"))
@@ -146,7 +155,7 @@ def created(method: str, result: Raw, bits: ClientBits, backend: str, sealer: Se
     if task is None or text_or_none(members(result).get("status")) not in STATUSES:
         text = "the server's task is malformed"
         raise Refusal(errors.internal(text, reason="malformed", executed="yes", backend=backend))
-    return replace_members(result, {"taskId": dumps(seal(backend, principal, task, sealer))})
+    return replace_members(result, {"taskId": dumps(seal(backend, principal, task, sealer, tool))})
 
 
 def answered(method: str, result: Raw, id: str) -> Raw:

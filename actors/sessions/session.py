@@ -357,7 +357,7 @@ class SessionActor(Actor):
         # A first write of this life: it clears the count of rebuilds that never got so far.
         self.save(session_record.handshake(self._state) | last_activity(None))
         self.endpoint.recall(record.fields)
-        self.endpoint.restored(self._state.subscriptions)
+        self.endpoint.rebuilt(self._state.subscriptions)
         self._recorded_under(record.fields)
         if self.services.observer is not None:
             self._observe_lost(record)
@@ -576,6 +576,8 @@ class SessionActor(Actor):
         self._posts = put(self._posts, post, message)
         message.reply.on_abandon = lambda: self.ctx.ref.reply(ev.PostBroken(post))
         self.rights = message.rights
+        if self.services.table.value.policy is not None:
+            self.endpoint.heard()
         traces = self._received(message.operations) if message.operations else ev.NO_TRACES
         rights, refused = message.rights, message.refused
         self.event(ev.Posted(post, message.messages, message.batch, self._active, refused, rights, traces))
@@ -600,6 +602,8 @@ class SessionActor(Actor):
             return
         if not message.again:
             self.rights = message.rights
+            if self.services.table.value.policy is not None:
+                self.endpoint.heard()
         connection = next(self._numbers)
         self._gets = put(self._gets, connection, message)
         message.reply.on_abandon = lambda: self.ctx.ref.reply(ev.Detached(connection, message.stream or ""))

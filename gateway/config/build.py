@@ -35,8 +35,7 @@ from gateway.config.policies import cases, policy_of
 from gateway.config.problems import ConfigError, Path, Problem, dotted, nearest
 from gateway.config.references import placed
 from gateway.config.sections import PLACE, limits_from
-from gateway.config.settings import AuditSettings, Auth, LogSettings, Settings, Tls, TracesSettings
-from gateway.config.settings import AuditSettings, Auth, Callers, LogSettings, Settings, Tls
+from gateway.config.settings import AuditSettings, Auth, Callers, LogSettings, Settings, Tls, TracesSettings
 from gateway.config.values import parse_key
 
 _SEGMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -136,7 +135,8 @@ class Builder:
     def callers(self) -> Callers:
         """Who can come in, as far as rules can name him."""
         tokens = self.file.gateway.auth.tokens or {}
-        return Callers({p: Rights(STATIC, p, "", frozenset(t.groups), frozenset(t.scopes)) for p, t in tokens.items()})
+        rights = {p: Rights(STATIC, p, "", frozenset(t.groups), frozenset(t.scopes)) for p, t in tokens.items()}
+        return Callers(rights, tuple(section.issuer for section in self.file.gateway.auth.issuers))
 
     def _servers(self) -> Iterator[tuple[str, Server, Path]]:
         """Every server, switched off or not, with its place; bad names are told once."""

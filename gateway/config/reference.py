@@ -107,7 +107,8 @@ def _row(field: FieldInfo) -> str:
 
 def _doc(field: FieldInfo) -> str:
     model = _model(field.annotation)
-    return f"{model.__doc__} See [below](#{field.alias})." if model else ""
+    place = (field.alias or "").lower()
+    return f"{model.__doc__} See [below](#{place})." if model else ""
 
 
 def _value(field: FieldInfo) -> str:

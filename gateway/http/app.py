@@ -9,6 +9,7 @@ from urllib.parse import parse_qs
 
 from actors import ports
 from actors.ports import Answer, Asker, Converse, Delete, Door, Get, Reply, Streaming
+from actors.protocol.errors import required_scopes
 from actors.protocol.table import Limits
 from gateway.http.access import ACCESS
 from gateway.http.authorization import Authorization, path_of
@@ -25,6 +26,11 @@ from gateway.observability.access import Access
 _ALLOW = ("Allow", "GET, POST, DELETE, OPTIONS")
 _CODING = ("Accept-Encoding", "identity")
 _HEALTHY = Answer(200, b'{"status":"ok"}', (("Cache-Control", "no-store"),))
+
+
+def _everybody(endpoint: str, asker: Asker) -> bool:
+    """Nothing is hidden."""
+    return True
 
 
 def _never() -> bool:
@@ -66,6 +72,7 @@ class McpApp:
         converse: Converse | None = None,
         post: Post | None = None,
         known: Callable[[str], bool],
+        sees: Callable[[str, Asker], bool] = _everybody,
         overloaded: Callable[[], bool] = _never,
         answered: Callable[[str, int], None] = _uncounted,
     ) -> None:
@@ -80,6 +87,7 @@ class McpApp:
         self._limits = limits
         self.room = Room(limits.bodies_bytes)
         self._known = known
+        self._sees = sees
         self._overloaded = overloaded
 
     def admit(self, security: Security, authorize: Callable[[Gate], Authorization]) -> None:
@@ -152,7 +160,7 @@ class McpApp:
         asker = await self._authorization.admit(scope, headers, target)
         if isinstance(asker, Answer):
             return asker
-        if not isinstance(target, Ws) or self._converse is None or not self._known(target.endpoint):
+        if not isinstance(target, Ws) or self._converse is None or not self._there(target.endpoint, asker):
             return refusal(404, "Not found: no WebSocket here")
         if self._overloaded():
             return refusal(503, "Overloaded, try again", ("Retry-After", "1"))
@@ -177,6 +185,10 @@ class McpApp:
                 return found
         return refusal(404, "Not found: no metadata here")
 
+    def _there(self, endpoint: str, asker: Asker) -> bool:
+        """Whether an endpoint is there for whoever asks: one that is hidden from him is not."""
+        return self._known(endpoint) and self._sees(endpoint, asker)
+
     def _foreign(self, headers: Mapping[str, str]) -> Answer | None:
         """The refusal of a Host or an Origin that may not speak here."""
         if not self._gate.host_allowed(headers.get("host")):
@@ -198,7 +210,7 @@ class McpApp:
             return asker
         if isinstance(target, Messages) and self._to_stream is not None:
             return await self._say(scope, target.endpoint, asker, headers, receive)
-        if target is None or isinstance(target, Messages) or not self._known(target.endpoint):
+        if target is None or isinstance(target, Messages) or not self._there(target.endpoint, asker):
             return refusal(404, "Not found: no such endpoint")
         if isinstance(target, Ws):
             return refusal(426, "Upgrade required: this is a WebSocket", ("Upgrade", "websocket"))
@@ -206,9 +218,16 @@ class McpApp:
             return self._open_sse(target, method, asker, headers)
         self.calls += 1
         try:
-            return await self._ask(target, method, asker, headers, receive, scope.get(ACCESS))
+            reply = await self._ask(target, method, asker, headers, receive, scope.get(ACCESS))
         finally:
             self.calls -= 1
+        return self._stepping_up(reply, target) if isinstance(reply, Answer) and reply.status == 403 else reply
+
+    def _stepping_up(self, answer: Answer, target: Mcp) -> Answer:
+        """A refusal for want of scopes, with the challenge by which a client asks its user for them (MCP 2026-07-28,
+        authorization, "Runtime Insufficient Scope Errors")."""
+        challenge = self._authorization.insufficient(path_of(target), required_scopes(answer.body))
+        return Answer(answer.status, answer.body, (*answer.headers, ("WWW-Authenticate", challenge)))
 
     async def _ask(
         self,

@@ -38,11 +38,12 @@ class Told(Struct, frozen=True):
 
 class Ended(Struct, frozen=True):
     """The outcome: the result, or the JSON-RPC error object. Before `Begun`: the request goes nowhere. `as_is` as in
-    Told."""
+    Told. `refusal`: that error, if it is one with an HTTP status of its own."""
 
     ok: bool
     payload: Raw
     as_is: bool = False
+    refusal: errors.ProtocolError | None = None
 
 
 class HeadDue(Struct, frozen=True):
@@ -107,6 +108,7 @@ class Answer(Struct, frozen=True):
 
     status: int
     body: bytes
+    headers: tuple[tuple[str, str], ...] = ()
 
 
 class OpenStream(Struct, frozen=True):
@@ -306,15 +308,20 @@ def _ended(request: ModernRequest, event: Ended, to: Phase) -> Step:
     ok, body = event.ok, event.payload
     if ok:
         ok, body = outcomes.result(request.method, body, request.bits, request.server, as_is=event.as_is)
-    return _answer(request, ok, body, to)
+    return _answer(request, ok, body, to, event.refusal)
 
 
-def _answer(request: ModernRequest, ok: bool, body: Raw, to: Phase) -> Step:
+def _answer(
+    request: ModernRequest, ok: bool, body: Raw, to: Phase, refusal: errors.ProtocolError | None = None
+) -> Step:
     """The one answer: JSON with its status while the head waits, else the last event."""
     frame = codec.encode_result(request.id, body) if ok else codec.encode(Error(request.id, body))
     if request.phase is Phase.STREAMING:
         return replace(request, phase=to), [StopDeadline(), Write(frame, last=True)]
-    answer = Answer(200 if ok else errors.modern_status(outcomes.code_of(body)), frame)
+    if refusal is not None:
+        answer = Answer(refusal.status, frame, refusal.headers)
+    else:
+        answer = Answer(200 if ok else errors.modern_status(outcomes.code_of(body)), frame)
     return replace(request, phase=to), [*_clocks(request), answer]
 
 

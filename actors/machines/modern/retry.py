@@ -33,13 +33,15 @@ URL_BYTES: Final = 4096
 
 
 class Request(Struct, frozen=True):
-    """Who asks for what, and until when a state made at this moment is good (seconds of the wall clock)."""
+    """Who asks for what, and until when a state made at this moment is good (seconds of the wall clock). `tool`: what
+    the backend calls the tool that is asked for, where that is known."""
 
     principal: str
     method: str
     params: Raw
     now: float
     ttl: float
+    tool: str = ""
 
 
 # The way out -------------------------------------------------------------------------------------------------
@@ -238,7 +240,7 @@ def finished(
         return True, translate.result(request.method, payload, MODERN, version, implementation=info)
     if json.mentions(payload, b"taskId") and modern_tasks.is_task(payload):
         return True, modern_tasks.created(
-            request.method, payload, bits, backend.name, sealer, principal=request.principal
+            request.method, payload, bits, backend.name, sealer, principal=request.principal, tool=request.tool
         )
     asking = input_required.read(payload) if json.mentions(payload, b"input_required") else None
     if asking is None:

@@ -5,6 +5,7 @@ from typing import Final, Literal, TypeAlias
 
 from msgspec import Raw, Struct
 
+from actors.protocol.errors import ProtocolError
 from actors.protocol.messages import Message, RequestId
 from actors.protocol.rights import NO_RIGHTS, Rights
 
@@ -132,12 +133,14 @@ class CallCleared(Struct, frozen=True):
 
 
 class CallEnded(Struct, frozen=True):
-    """The outcome of a call: `payload` is its result or the JSON-RPC error object. `as_is` as in CallProgressed."""
+    """The outcome of a call: `payload` is its result or the JSON-RPC error object. `as_is` as in CallProgressed.
+    `refusal`: that error, if it is one with an HTTP status of its own."""
 
     call: CallId
     ok: bool
     payload: Raw
     as_is: bool = False
+    refusal: ProtocolError | None = None
 
 
 class ServerRequested(Struct, frozen=True):

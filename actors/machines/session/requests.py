@@ -125,12 +125,12 @@ def ended(session: Session, event: ev.CallEnded) -> Step:
         bits = session.client.bits if session.client is not None else None
         ok, payload = translate.outcome(entry.method, ok, payload, session.version, bits)
     frame = codec.encode_result(entry.id, payload) if ok else codec.encode(Error(entry.id, payload))
-    session, more = settle(session, entry, frame)
+    session, more = settle(session, entry, frame, event.refusal)
     return session, effects + more
 
 
-def settle(session: Session, entry: ClientRequest, frame: bytes) -> Step:
-    """Gives a request its one outcome, wherever it lives now."""
+def settle(session: Session, entry: ClientRequest, frame: bytes, refusal: errors.ProtocolError | None = None) -> Step:
+    """Gives a request its one outcome, wherever it lives now. `refusal` as in `CallEnded`."""
     effects: fx.Effects = []
     if session.asks or session.given:
         session, effects = server_requests.withdraw_of_call(session, entry.call)
@@ -139,12 +139,15 @@ def settle(session: Session, entry: ClientRequest, frame: bytes) -> Step:
     requests, calls = session.requests.copy(), session.calls.copy()
     del requests[entry.id], calls[entry.call]
     session = replace(session, requests=requests or NOTHING, calls=calls or NOTHING)  # an emptied dict keeps its table
-    session, more = answer(session, entry.post, entry.id, frame)
+    session, more = answer(session, entry.post, entry.id, frame, refusal)
     return session, effects + more
 
 
-def answer(session: Session, post_id: ev.PostId, id: RequestId, frame: bytes) -> Step:
-    """Puts an answer where its POST expects it; the last one ends the POST."""
+def answer(
+    session: Session, post_id: ev.PostId, id: RequestId, frame: bytes, refusal: errors.ProtocolError | None = None
+) -> Step:
+    """Puts an answer where its POST expects it; the last one ends the POST. A refusal has its status where it is all
+    that there is to answer: not in a batch, and not on a stream."""
     post = session.posts[post_id]
     rest = tuple([other for other in post.open if other != id]) if len(post.open) > 1 else ()
     posts = session.posts.copy()
@@ -161,6 +164,8 @@ def answer(session: Session, post_id: ev.PostId, id: RequestId, frame: bytes) ->
         return session, [count] if rest else [fx.StopTurnClock(post_id), count]
     if rest:
         return session, []
+    if refusal is not None and not post.batch:
+        return session, [fx.StopTurnClock(post_id), fx.RefusePost(post_id, refusal, id)]
     body = codec.encode_batch([*post.answers, frame]) if post.batch else frame
     return session, [fx.StopTurnClock(post_id), fx.AnswerPost(post_id, body)]
 

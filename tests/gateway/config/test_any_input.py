@@ -13,7 +13,9 @@ from gateway.config.reference import tables
 from gateway.native import Server
 
 OF_SERVERS = [name for name in known_keys(("mcpServers", "a")) if name in tables()]
-SECTIONS = [name for name in tables() if name not in ("server", "gateway", "issuer", "introspection", *OF_SERVERS)]
+LISTS = ("policy", "policyTests")
+WITHIN = ("server", "gateway", "issuer", "introspection", "who", "as", *LISTS, *OF_SERVERS)
+SECTIONS = [name for name in tables() if name not in WITHIN]
 WORDS = st.sampled_from(
     ["", "a", "b", "x y", "${V}", "${GONE:-b}", "${GONE}", "127.0.0.1:80", "http://h/mcp", "stdio", "sse"]
 )
@@ -33,6 +35,18 @@ GATEWAYS = st.fixed_dictionaries(
         **{
             name: VALUES | st.dictionaries(st.sampled_from([*known_keys(("gateway", name)), "q"]), VALUES, max_size=3)
             for name in SECTIONS
+        },
+        **{
+            name: VALUES
+            | st.lists(
+                st.dictionaries(
+                    st.sampled_from([*known_keys(("gateway", name, 0)), "q"]),
+                    VALUES | st.lists(st.sampled_from(["a:*", "a:b", "b:[z-a]", "resource:a:x:..", "*:*"]), max_size=2),
+                    max_size=4,
+                ),
+                max_size=2,
+            )
+            for name in LISTS
         },
     },
 )

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from actors.ports import Answer, Post, Principal
+from actors.protocol import errors
 from actors.protocol.table import Limits
 from gateway.http.config import ServeConfig
 from gateway.http.security import Security
@@ -98,6 +99,28 @@ async def test_paths_and_methods(method, path, status, allow, ask):
     assert heard.ended
     if method == "HEAD":
         assert heard.body == b""
+
+
+async def test_a_missing_scope_is_challenged_with_all_that_are_needed(ask, door):
+    door.reply(Answer.refusing(errors.insufficient_scope(["a", "repo:write"]), 7))
+    heard = await ask("POST", "/mcp/files", JSON, b"{}")
+    assert heard.status == 403
+    assert heard.headers["www-authenticate"].startswith('Bearer error="insufficient_scope"')
+    assert 'scope="a repo:write"' in heard.headers["www-authenticate"]
+    assert json.loads(heard.body)["id"] == 7
+
+
+@pytest.mark.parametrize("method", ["GET", "POST", "DELETE", "PUT"])
+@pytest.mark.parametrize("place", ["/mcp", "/ws", "/sse"])
+@pytest.mark.parametrize("headers", [JSON, {**JSON, "content-type": "text/plain"}])
+async def test_9_an_endpoint_that_is_hidden_looks_like_one_that_there_is_not(
+    method, place, headers, ask, make_app, door
+):
+    app = make_app(sees=lambda endpoint, asker: endpoint != "files")
+    hidden, unknown = [await ask(method, f"{place}/{name}", headers, b"{}", app=app) for name in ("files", "unknown")]
+    assert hidden.status == 404
+    assert (hidden.status, hidden.headers, hidden.body) == (unknown.status, unknown.headers, unknown.body)
+    assert door.asked == []
 
 
 @pytest.mark.parametrize(

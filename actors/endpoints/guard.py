@@ -1,0 +1,234 @@
+"""What the client of an endpoint may see and do: filters of servers, and the rules of the policy.
+
+Lists and calls ask here, and both come to the same function (`actors.protocol.policy`). A call is looked at before any
+server is started, connected or asked. What is hidden is as if there were none of it.
+"""
+
+from collections.abc import Callable, Iterable
+from fnmatch import fnmatchcase
+from typing import Any, Protocol, TypeVar
+
+from msgspec import Raw
+
+from actors.endpoints.host import Host
+from actors.machines.session import effects as fx
+from actors.protocol import errors, subjects
+from actors.protocol import payload as json
+from actors.protocol.aggregate import annotations_of, item_name
+from actors.protocol.filter import located
+from actors.protocol.policy import NOTHING, Asked, Decision, Kind, Policy, Standing, called
+from actors.protocol.rights import Rights
+from actors.protocol.subjects import Subject
+from actors.protocol.table import BackendSpec
+from actors.services import Services
+
+T = TypeVar("T")
+
+SHOWN = 200
+"""Characters of a name in a log."""
+
+
+class Unmet(Exception):  # noqa: N818 - what the caller can mend
+    """A tool call whose arguments a rule does not allow; the text is for the model that made them."""
+
+
+def filtered(spec: BackendSpec) -> bool:
+    """Whether a server's own filters leave anything out."""
+    return spec.enabled_tools is not None or bool(spec.disabled_tools)
+
+
+def shown(spec: BackendSpec, name: str) -> bool:
+    """Whether these filters let a tool through, by the backend's own name for it."""
+    if any(fnmatchcase(name, pattern) for pattern in spec.disabled_tools):
+        return False
+    return spec.enabled_tools is None or any(fnmatchcase(name, pattern) for pattern in spec.enabled_tools)
+
+
+class Annotated(Protocol):
+    """Says what is known of a tool: its annotations, as they were listed last."""
+
+    def __call__(self, backend: str, tool: str) -> Any: ...
+
+
+class Guard:
+    """Of one endpoint for one client."""
+
+    __slots__ = ("_annotations", "_asking", "_host", "_services")
+
+    def __init__(self, host: Host, services: Services, annotations: Annotated) -> None:
+        self._host = host
+        self._services = services
+        self._annotations = annotations
+        self._asking: Rights | None = None
+
+    # What may be seen
+
+    @property
+    def standing(self) -> Standing | None:
+        """The rules that count for the client as it is known now; None: nothing is kept from it."""
+        policy = self._services.table.value.policy
+        return None if policy is None or not policy.enforced else self._stand(policy, self._asking or self._host.rights)
+
+    @property
+    def key(self) -> str:
+        """The same for clients that see the same."""
+        standing = self.standing
+        return "" if standing is None else standing.key
+
+    def asking(self, rights: Rights, act: Callable[[], T]) -> T:
+        """Does something of which the outcome is for a request with these rights."""
+        before, self._asking = self._asking, rights
+        try:
+            return act()
+        finally:
+            self._asking = before
+
+    def sees(self, backend: str) -> bool:
+        """Whether anything of a server may be seen."""
+        standing = self.standing
+        return standing is None or standing.sees(backend)
+
+    def hides(self, spec: BackendSpec, kind: Kind) -> bool:
+        """Whether there is anything to leave out of a server's list."""
+        return self.standing is not None or (kind == "tool" and filtered(spec))
+
+    def shows(self, backend: str, kind: Kind, name: str) -> bool:
+        """Whether a thing of a server, by its own name, may be seen."""
+        standing = self.standing
+        return standing is None or standing.decide(kind, backend, name).listed
+
+    def shows_task(self, backend: str, tool: str) -> bool:
+        """Whether a client may ask about what a tool does for it. Of a task that was made before there were rules it is
+        not known which tool it is of: then whoever sees the server may."""
+        return self.shows(backend, "tool", tool) if tool else self.sees(backend)
+
+    def shows_update(self, backend: str, params: Raw) -> bool:
+        """Whether a client may hear that this resource of a server has changed."""
+        standing = self.standing
+        if standing is None:
+            return True
+        uri = located(params)
+        return uri is not None and standing.decide("resource", backend, uri).allowed
+
+    def visible(self, spec: BackendSpec, kind: Kind, items: Iterable[Raw], member: str = "name") -> Iterable[Raw]:
+        """Of a list's items, those that may be seen."""
+        if kind == "tool" and filtered(spec):
+            items = (item for item in items if shown(spec, item_name(item) or ""))
+        standing = self.standing
+        if standing is None:
+            return items
+        if kind == "tool" and standing.conditional:
+            return (item for item in items if _listed(standing, spec.name, item))
+        decide, backend = standing.decide, spec.name
+        return (item for item in items if decide(kind, backend, item_name(item, member) or "").listed)
+
+    # What may be done
+
+    def check(self, effect: fx.Dispatch, spec: BackendSpec, params: Raw) -> Raw:
+        """The params of a request for a server, in its own words, as they may go there. Raises Refusal, Malformed and
+        Unmet."""
+        policy = self._services.table.value.policy
+        subject = subjects.named(effect.method, params)
+        if subject is None:
+            return params
+        if subject.kind == "tool" and not shown(spec, subject.name):
+            raise errors.Refusal(self._unknown(effect, subject))
+        return subject.params if policy is None else self._judge(policy, effect, spec.name, subject)
+
+    def _judge(self, policy: Policy, effect: fx.Dispatch, backend: str, subject: Subject) -> Raw:
+        standing, params, asked = self._stand(policy, effect.rights), subject.params, NOTHING
+        if standing.conditional:
+            args, params = subjects.arguments(params)
+            asked = Asked(args, self._annotations(backend, subject.name) if subject.kind == "tool" else None)
+        decision = standing.decide(subject.kind, backend, subject.name, asked)
+        self._record(policy, effect, backend, subject, decision)
+        if decision.allowed or not policy.enforced:
+            return params
+        if decision.failed:
+            raise errors.Refusal(errors.internal("the policy can't be evaluated", reason="policy", executed="no"))
+        if decision.outcome == "step-up":
+            raise errors.Refusal(errors.insufficient_scope(decision.scopes))
+        if decision.constraint:
+            text = f"The arguments are not allowed here: they have to meet `{decision.constraint}`."
+            if effect.method == subjects.CALL:
+                raise Unmet(text)
+            raise errors.Refusal(errors.invalid_params(text))
+        raise errors.Refusal(self._unknown(effect, subject))
+
+    def _stand(self, policy: Policy, rights: Rights) -> Standing:
+        return policy.standing(self._host.principal.name, rights)
+
+    @staticmethod
+    def _unknown(effect: fx.Dispatch, subject: Subject) -> errors.ProtocolError:
+        """In the client's words."""
+        asked = subjects.named(effect.method, effect.params)
+        if asked is not None and asked.kind == "tool" and effect.method != subjects.CALL:
+            return errors.method_not_found(effect.method)
+        return subjects.unknown(effect.method, asked or subject)
+
+    def _record(self, policy: Policy, effect: fx.Dispatch, backend: str, subject: Subject, decision: Decision) -> None:
+        outcome, mode = "failed" if decision.failed else decision.outcome, "enforce" if policy.enforced else "observe"
+        services = self._services
+        services.telemetry.count("stagedoor_policy_decisions_total", (outcome, mode))
+        if decision.allowed:
+            return
+        who, name = called(self._host.principal.name, effect.rights), subject.name[:SHOWN]
+        tell = services.log.error if decision.failed else services.log.info
+        told = {"outcome": outcome, "rule": decision.rule, "principal": who, "server": backend}
+        tell("policy_refused", mode=mode, kind=subject.kind, item=name, **told)
+        if services.audit.on:
+            about = {"iss": effect.rights.issuer, "client_id": effect.rights.client}
+            given = json.members(effect.params).get("arguments")
+            if given is not None and effect.method == subjects.CALL:
+                about["args"] = services.audit.arguments(bytes(given))
+            services.audit.record("deny", mode=mode, item=f"{subject.kind}:{name}", **told, **about)
+
+    # What results say of other things
+
+    def without_hidden(self, backend: str, result: Raw) -> Raw:
+        """A result without links to resources that may not be read."""
+        standing = self.standing
+        if standing is None or not json.mentions(result, b'"resource_link"'):
+            return result
+        try:
+            present = json.members(result)
+            if "content" in present:
+                present["content"] = _linked(standing, backend, present["content"])
+            if "messages" in present:
+                messages = [json.members(message) for message in json.elements(present["messages"])]
+                said = [
+                    {**m, "content": _linked(standing, backend, m["content"])} if "content" in m else m
+                    for m in messages
+                ]
+                present["messages"] = json.dumps(said)
+            return json.dumps(present)
+        except errors.Malformed:
+            return result
+
+
+def _listed(standing: Standing, backend: str, tool: Raw) -> bool:
+    name = item_name(tool) or ""
+    return standing.decide("tool", backend, name, Asked(None, annotations_of([tool], name))).listed
+
+
+def _linked(standing: Standing, backend: str, content: Raw) -> Raw:
+    """Blocks without links to what is hidden; in place of the only one, a word of why it is not there."""
+    alone = json.is_object(content)
+    blocks = [content] if alone else json.elements(content)
+    kept = [block for block in blocks if not _hidden(standing, backend, block)]
+    if len(kept) == len(blocks):
+        return content
+    return json.dumps({"type": "text", "text": "(a link to a resource that is not available here)"} if alone else kept)
+
+
+def _hidden(standing: Standing, backend: str, block: Raw) -> bool:
+    present = json.members(block)
+    if json.text_or_none(present.get("type")) != "resource_link":
+        return False
+    uri = json.text_or_none(present.get("uri"))
+    return uri is not None and not standing.decide("resource", backend, uri).listed
+
+
+def unmet(text: str) -> Raw:
+    """The result of a tool call that was not made, which a model can read."""
+    return json.dumps({"content": [{"type": "text", "text": text}], "isError": True})

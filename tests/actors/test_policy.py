@@ -1,0 +1,471 @@
+"""Who may see and do what, on every way to a server: what is hidden is as if there were none of it, and no server is
+started, connected or asked for it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import trio
+from hypothesis import given
+from hypothesis import strategies as st
+from trio.testing import MockClock
+
+from actors.ports import NO_RIGHTS, Principal
+from actors.protocol.policy import Policy, Rule, Who, item
+from actors.protocol.rights import Rights
+from tests.support.door_client import Client, Pending, RpcError
+from tests.support.harness import Gateway, open_gateway
+from tests.support.mcp_backend import Backend
+from tests.support.modern_backend import ModernBackend
+from tests.support.modern_client import ModernClient
+
+ANN = Principal("ann")
+DEV = Rights(groups=frozenset({"dev"}))
+OPS = Rights(groups=frozenset({"ops"}))
+
+
+def rule(place: str = "policy[0]", *, when: Any = None, **given: Any) -> Rule:
+    who = Who(**{key: frozenset(value) for key, value in given.pop("who", {}).items()})
+    scopes = tuple((item(name), frozenset(needed)) for name, needed in given.pop("scopes", {}).items())
+    lists = {key: tuple(map(item, given.pop(key, ()))) for key in ("allow", "deny")}
+    return Rule(place, who, scopes=scopes, when=when, **lists, **given)
+
+
+def alpha(name: str = "alpha", **more: Any) -> Backend:
+    return Backend(
+        name,
+        tools=("read", "write", "delete_all"),
+        prompts=("hello", "secret"),
+        resources=("test:///pub/a", "test:///priv/b"),
+        templates=("test:///pub/{x}", "test:///priv/{x}"),
+        **more,
+    )
+
+
+def modern(gateway: Gateway, endpoint: str = "", rights: Rights = NO_RIGHTS, **more: Any) -> ModernClient:
+    client = ModernClient(gateway.door, gateway.nursery, endpoint, ANN, **more)
+    client.rights = rights
+    return client
+
+
+async def legacy(gateway: Gateway, endpoint: str = "", rights: Rights = NO_RIGHTS, **more: Any) -> Client:
+    client = gateway.client(endpoint, ANN, **more)
+    client.rights = rights
+    await client.initialize()
+    return client
+
+
+def enforce(gateway: Gateway, *rules: Rule, enforced: bool = True) -> None:
+    gateway.change(policy=Policy(rules, enforced=enforced))
+
+
+async def refused(asked: Pending) -> RpcError:
+    return await asked.error()
+
+
+BOTH = pytest.mark.parametrize("era", ["legacy", "modern"])
+ENDPOINTS = pytest.mark.parametrize("endpoint", ["", "group", "alpha"])
+
+
+async def client_of(era: str, gateway: Gateway, endpoint: str, rights: Rights = NO_RIGHTS) -> Client | ModernClient:
+    return await legacy(gateway, endpoint, rights) if era == "legacy" else modern(gateway, endpoint, rights)
+
+
+def named(endpoint: str, name: str) -> str:
+    return name if endpoint == "alpha" else f"alpha__{name}"
+
+
+def located(endpoint: str, uri: str) -> str:
+    return uri if endpoint == "alpha" else f"alpha+{uri}"
+
+
+RULES = (
+    rule("policy[0]", allow=["alpha:*", "prompt:alpha:*", "resource:alpha:*"]),
+    rule("policy[1]", deny=["alpha:delete_*", "prompt:alpha:secret", "resource:alpha:test:///priv/*"]),
+)
+
+
+@BOTH
+@ENDPOINTS
+async def test_lists_are_without_what_is_hidden(era: str, endpoint: str, autojump_clock: MockClock):
+    async with open_gateway(alpha(), groups={"group": ("alpha",)}) as gateway:
+        enforce(gateway, *RULES)
+        client = await client_of(era, gateway, endpoint)
+        tools = await client.call("tools/list")
+        prompts, resources = await client.call("prompts/list"), await client.call("resources/list")
+        templates = await client.call("resources/templates/list")
+        assert [t["name"] for t in tools["tools"]] == [named(endpoint, n) for n in ("read", "write")]
+        assert [p["name"] for p in prompts["prompts"]] == [named(endpoint, "hello")]
+        assert [r["uri"] for r in resources["resources"]] == [located(endpoint, "test:///pub/a")]
+        assert [t["uriTemplate"] for t in templates["resourceTemplates"]] == [located(endpoint, "test:///pub/{x}")]
+        if era == "modern":
+            assert {page["cacheScope"] for page in (tools, prompts, resources, templates)} == {"private"}
+
+
+@BOTH
+@ENDPOINTS
+async def test_9_what_is_hidden_is_answered_as_what_there_is_not_and_its_server_hears_nothing(
+    era: str, endpoint: str, autojump_clock: MockClock
+):
+    backend = alpha()
+    async with open_gateway(backend, groups={"group": ("alpha",)}) as gateway:
+        enforce(gateway, *RULES)
+        client = await client_of(era, gateway, endpoint)
+        hidden = located(endpoint, "test:///priv/b")
+        asks: list[tuple[str, Mapping[str, Any]]] = [
+            ("tools/call", {"name": named(endpoint, "delete_all"), "arguments": {}}),
+            ("prompts/get", {"name": named(endpoint, "secret")}),
+            ("resources/read", {"uri": hidden}),
+            ("resources/read", {"uri": located(endpoint, "TEST:///priv/b")}),
+            ("resources/read", {"uri": located(endpoint, "test:///pub/../priv/b")}),
+            ("resources/read", {"uri": located(endpoint, "test:///pub/%2e%2e/priv/b")}),
+            ("resources/read", {"uri": located(endpoint, "test:///%70riv/b")}),
+            ("completion/complete", complete(prompt=named(endpoint, "secret"))),
+            ("completion/complete", complete(uri=located(endpoint, "test:///priv/{x}"))),
+            ("completion/complete", complete(uri=hidden)),
+        ]
+        if era == "legacy":
+            asks += [("resources/subscribe", {"uri": hidden}), ("resources/unsubscribe", {"uri": hidden})]
+        for method, params in asks:
+            error = await refused(client.begin(method, params))
+            of_resource = method.startswith("resources/")
+            assert error.code == (-32002 if of_resource and era == "legacy" else -32602), (method, params)
+            if of_resource:
+                assert error.data == {"uri": params["uri"]}
+        for method in ("tools/call", "prompts/get", "resources/read", "completion/complete", "resources/subscribe"):
+            assert backend.asked_for(method) == []
+
+
+def complete(prompt: str | None = None, uri: str | None = None) -> dict[str, Any]:
+    ref = {"type": "ref/prompt", "name": prompt} if prompt else {"type": "ref/resource", "uri": uri}
+    return {"ref": ref, "argument": {"name": "x", "value": ""}}
+
+
+@BOTH
+async def test_9_an_unknown_name_and_a_hidden_one_get_the_same_words(era: str, autojump_clock: MockClock):
+    async with open_gateway(alpha(), alpha("beta")) as gateway:
+        enforce(gateway, rule(allow=["alpha:read"]))
+        client = await client_of(era, gateway, "")
+        for hidden, unknown in (("alpha__write", "alpha__wrote"), ("beta__read", "gamma_read"), ("write", "wrote")):
+            errors = [
+                await refused(client.begin("tools/call", {"name": n, "arguments": {}})) for n in (hidden, unknown)
+            ]
+            assert errors[0].code == errors[1].code
+            assert errors[0].message.replace(hidden, unknown) == errors[1].message
+            assert errors[0].data == errors[1].data
+
+
+@BOTH
+async def test_9_a_server_of_which_nothing_is_allowed_is_not_there(era: str, autojump_clock: MockClock):
+    beta = alpha("beta")
+    async with open_gateway(alpha(), beta, groups={"others": ("beta",)}) as gateway:
+        enforce(gateway, rule(who={"groups": ["dev"]}, allow=["*:*"]), rule("policy[1]", allow=["alpha:*"]))
+        client = await client_of(era, gateway, "", OPS)
+        listed = await client.call("tools/list")
+        assert {t["name"] for t in listed["tools"]} == {"alpha__read", "alpha__write", "alpha__delete_all"}
+        await refused(client.begin("tools/call", {"name": "beta__read", "arguments": {}}))
+        for endpoint in ("beta", "others", "nonsense"):
+            there = modern(gateway, endpoint, OPS) if era == "modern" else gateway.client(endpoint, ANN)
+            there.rights = OPS
+            asked = there.begin("tools/list" if era == "modern" else "initialize", {})
+            assert await asked.head() == 404
+        assert beta.upstreams == []
+        dev = await client_of(era, gateway, "beta", DEV)
+        assert [t["name"] for t in (await dev.call("tools/list"))["tools"]] == ["read", "write", "delete_all"]
+
+
+async def test_9_in_a_batch_each_request_is_decided_for_itself(autojump_clock: MockClock):
+    backend = alpha()
+    async with open_gateway(backend) as gateway:
+        enforce(gateway, *RULES, rule("policy[2]", scopes={"alpha:write": ["w"]}))
+        client = await legacy(gateway, "alpha", version="2025-03-26")
+        calls = [
+            {"jsonrpc": "2.0", "id": n, "method": "tools/call", "params": {"name": name, "arguments": {}}}
+            for n, name in enumerate(("read", "delete_all", "write"))
+        ]
+        batch = client.post(calls)
+        assert await batch.head() == 200
+        await batch.end()
+        answers = {message["id"]: message for message in batch.messages}
+        assert "result" in answers[0]
+        assert answers[1]["error"]["code"] == -32602
+        assert answers[2]["error"]["code"] == -32603
+        assert answers[2]["error"]["data"]["required_scopes"] == ["w"]
+        assert [r.params["name"] for r in backend.asked_for("tools/call")] == ["read"]
+
+
+@ENDPOINTS
+async def test_9_of_two_names_in_one_call_the_one_that_was_judged_is_sent(endpoint: str, autojump_clock: MockClock):
+    backend = alpha()
+    async with open_gateway(backend, groups={"group": ("alpha",)}) as gateway:
+        enforce(gateway, *RULES)
+        client = await legacy(gateway, endpoint)
+
+        async def call(first: str, second: str) -> Any:
+            params = f'{{"name":"{first}","name":"{second}","arguments":{{}}}}'
+            asked = client.post(f'{{"jsonrpc":"2.0","id":9,"method":"tools/call","params":{params}}}'.encode())
+            await asked.end()
+            return asked.messages[0]
+
+        good, bad = named(endpoint, "read"), named(endpoint, "delete_all")
+        assert "result" in await call(bad, good)
+        assert "error" in await call(good, bad)
+        assert "result" in await call("delete_all", "read")  # by the name that its one server has for it
+        assert {request.params["name"] for request in backend.asked_for("tools/call")} == {"read"}
+        frames = [bytes(sent.frame) for upstream in backend.upstreams for sent in upstream.transport.sent]
+        assert all(frame.count(b'"name":') == 1 for frame in frames if b"tools/call" in frame)
+
+
+@BOTH
+@ENDPOINTS
+async def test_a_missing_scope_is_a_403_and_what_needs_it_stays_listed(
+    era: str, endpoint: str, autojump_clock: MockClock
+):
+    backend = alpha()
+    async with open_gateway(backend, groups={"group": ("alpha",)}) as gateway:
+        enforce(gateway, rule(allow=["alpha:*"], scopes={"alpha:write": ["w", "x"]}))
+        client = await client_of(era, gateway, endpoint, Rights(scopes=frozenset({"x"})))
+        assert named(endpoint, "write") in [t["name"] for t in (await client.call("tools/list"))["tools"]]
+        asked = client.begin("tools/call", {"name": named(endpoint, "write"), "arguments": {}})
+        error = await refused(asked)
+        assert asked.status == 403
+        assert error.code == -32603
+        assert error.data["required_scopes"] == ["w", "x"]
+        assert backend.asked_for("tools/call") == []
+        client.rights = Rights(scopes=frozenset({"x", "w"}))
+        assert await client.call("tools/call", {"name": named(endpoint, "write"), "arguments": {}})
+
+
+async def test_rights_are_those_of_each_request(autojump_clock: MockClock):
+    async with open_gateway(alpha()) as gateway:
+        enforce(gateway, rule(who={"groups": ["dev"]}, allow=["alpha:*"]), rule("policy[1]", allow=["alpha:read"]))
+        client = await legacy(gateway, "", DEV)
+        stream = client.listen()
+        assert len(await client.names()) == 3
+        client.rights = OPS
+        await refused(client.begin("tools/call", {"name": "alpha__write", "arguments": {}}))
+        await stream.next("notifications/tools/list_changed")
+        assert await client.names() == ["alpha__read"]
+        client.rights = DEV
+        assert await client.tool("alpha__write")
+
+
+@pytest.mark.parametrize("endpoint", ["", "alpha"])
+async def test_a_changed_policy_counts_from_the_next_message_on_and_whom_it_concerns_is_told(
+    endpoint: str, autojump_clock: MockClock
+):
+    async with open_gateway(alpha()) as gateway:
+        enforce(gateway, rule(allow=["alpha:*"]))
+        client, other = await legacy(gateway, endpoint, DEV), await legacy(gateway, endpoint, OPS)
+        stream, quiet = client.listen(), other.listen()
+        await client.names(), await other.names()
+        enforce(gateway, rule(allow=["alpha:*"]), rule("policy[1]", who={"groups": ["dev"]}, deny=["alpha:delete_*"]))
+        await refused(client.begin("tools/call", {"name": named(endpoint, "delete_all"), "arguments": {}}))
+        assert await other.tool(named(endpoint, "delete_all"))
+        await stream.next("notifications/tools/list_changed")
+        assert len(await client.names()) == 2
+        await trio.sleep(30)
+        assert quiet.seen("notifications/tools/list_changed") == []
+        gateway.change(policy=None)
+        await stream.next("notifications/tools/list_changed")
+        assert len(await client.names()) == 3
+
+
+async def test_a_new_session_is_told_of_no_change(autojump_clock: MockClock):
+    async with open_gateway(alpha()) as gateway:
+        enforce(gateway, *RULES)
+        client = await legacy(gateway, "", DEV)
+        stream = client.listen()
+        await client.names()
+        await trio.sleep(30)
+        assert stream.seen("notifications/tools/list_changed") == []
+
+
+async def test_observing_refuses_nothing_and_counts(autojump_clock: MockClock):
+    async with open_gateway(alpha()) as gateway:
+        enforce(gateway, *RULES, enforced=False)
+        client = await legacy(gateway)
+        assert "alpha__delete_all" in await client.names()
+        assert await client.tool("alpha__delete_all")
+        assert gateway.telemetry.total("stagedoor_policy_decisions_total", "deny", "observe") == 1
+        assert gateway.log.events("policy_refused")[0]["rule"] == "policy[1]: deny alpha:delete_*"
+
+
+async def test_the_rule_is_told_to_operators_and_not_to_the_client(autojump_clock: MockClock):
+    async with open_gateway(alpha()) as gateway:
+        enforce(gateway, *RULES)
+        client = await legacy(gateway, "alpha")
+        error = await refused(client.begin("tools/call", {"name": "delete_all", "arguments": {}}))
+        assert "policy" not in json.dumps([error.message, error.data])
+        (line,) = gateway.log.events("policy_refused")
+        assert (line["rule"], line["principal"], line["item"]) == (
+            "policy[1]: deny alpha:delete_*",
+            "ann",
+            "delete_all",
+        )
+        assert gateway.telemetry.total("stagedoor_policy_decisions_total", "deny", "enforce") == 1
+
+
+class Trail:
+    """An audit trail that is looked at."""
+
+    on = True
+
+    def __init__(self) -> None:
+        self.lines: list[tuple[str, dict[str, Any]]] = []
+
+    def record(self, event: str, **values: Any) -> None:
+        self.lines.append((event, values))
+
+    def arguments(self, raw: bytes) -> Any:
+        return sorted(json.loads(raw))
+
+
+async def test_the_audit_trail_has_what_was_refused_and_why(autojump_clock: MockClock):
+    async with open_gateway(alpha()) as gateway:
+        enforce(gateway, *RULES)
+        trail = Trail()
+        object.__setattr__(gateway.services, "audit", trail)
+        client = await legacy(gateway, "", DEV)
+        await client.tool("alpha__read", secret="s")
+        await refused(client.begin("resources/read", {"uri": "alpha+test:///priv/b"}))
+        ((event, line),) = trail.lines
+        assert (event, line["rule"]) == ("deny", "policy[1]: deny resource:alpha:test:///priv/*")
+        assert (line["principal"], line["server"], line["item"]) == ("ann", "alpha", "resource:test:///priv/b")
+
+
+async def test_a_subscription_to_what_is_hidden_now_says_nothing_any_more(autojump_clock: MockClock):
+    backend = alpha()
+    async with open_gateway(backend) as gateway:
+        enforce(gateway, rule(allow=["alpha:*", "resource:alpha:*"]))
+        client = await legacy(gateway, "alpha")
+        stream = client.listen()
+        await client.call("resources/subscribe", {"uri": "test:///priv/b"})
+        enforce(gateway, *RULES)
+        backend.upstream.notify("notifications/resources/updated", {"uri": "test:///priv/b"})
+        backend.upstream.notify("notifications/resources/updated", {"uri": "test:///pub/a"})
+        updated = await stream.next("notifications/resources/updated")
+        assert updated["params"] == {"uri": "test:///pub/a"}
+
+
+async def test_a_listen_is_not_acknowledged_what_is_hidden(autojump_clock: MockClock):
+    backend = alpha()
+    async with open_gateway(backend) as gateway:
+        enforce(gateway, *RULES)
+        client = modern(gateway)
+        wanted = ["alpha+test:///priv/b", "alpha+test:///pub/a"]
+        listening = client.begin("subscriptions/listen", {"notifications": {"resourceSubscriptions": wanted}})
+        acknowledged = await listening.next("notifications/subscriptions/acknowledged")
+        assert acknowledged["params"]["notifications"] == {"resourceSubscriptions": ["alpha+test:///pub/a"]}
+        assert [r.params["uri"] for r in backend.asked_for("resources/subscribe")] == ["test:///pub/a"]
+
+
+@BOTH
+async def test_links_to_what_is_hidden_are_not_in_results(era: str, autojump_clock: MockClock):
+    backend = alpha()
+    links = [{"type": "resource_link", "uri": uri, "name": "x"} for uri in ("test:///priv/b", "test:///pub/a")]
+    backend.results["tools/call"] = lambda request: {"content": [*links, {"type": "text", "text": "done"}]}
+    async with open_gateway(backend) as gateway:
+        enforce(gateway, *RULES)
+        client = await client_of(era, gateway, "")
+        result = await client.call("tools/call", {"name": "alpha__read", "arguments": {}})
+        assert [block.get("uri") for block in result["content"]] == ["alpha+test:///pub/a", None]
+
+
+async def test_a_method_that_nobody_here_knows_counts_as_a_tool_of_its_name(autojump_clock: MockClock):
+    backend = alpha()
+    backend.results["vendor/purge"] = lambda request: {"done": True}
+    async with open_gateway(backend) as gateway:
+        client = await legacy(gateway, "alpha")
+        assert await client.call("vendor/purge") == {"done": True}
+        enforce(gateway, *RULES, rule("policy[2]", deny=["alpha:vendor/*"]))
+        assert (await refused(client.begin("vendor/purge"))).code == -32601
+        assert len(backend.asked_for("vendor/purge")) == 1
+
+
+# Listed exactly if callable ------------------------------------------------------------------------------------------
+
+TOOLS = ("a", "ab", "b")
+patterns = st.builds("{}:{}".format, st.sampled_from(["one", "two", "*"]), st.sampled_from(["a", "a*", "*b", "*"]))
+rules = st.builds(
+    dict,
+    who=st.fixed_dictionaries({}, optional={"groups": st.sets(st.sampled_from(["g", "h"]), min_size=1)}),
+    allow=st.lists(patterns, max_size=2),
+    deny=st.lists(patterns, max_size=1),
+)
+
+
+def everything(patterns: list[str]) -> list[str]:
+    """The same of tools, prompts and resources."""
+    resources = [f"resource:{p.split(':')[0]}:test:///{p.split(':')[1]}" for p in patterns]
+    return [*patterns, *(f"prompt:{p}" for p in patterns), *resources]
+
+
+@given(st.lists(rules, min_size=1, max_size=3), st.sets(st.sampled_from(["g", "h"])))
+def test_an_item_is_listed_exactly_if_it_can_be_called_on_every_way(drawn: list[dict[str, Any]], groups: set[str]):
+    policy = [
+        rule(f"policy[{n}]", who=r["who"], allow=everything(r["allow"]), deny=everything(r["deny"]))
+        for n, r in enumerate(drawn)
+    ]
+    trio.run(_listed_as_callable, policy, Rights(groups=frozenset(groups)), clock=MockClock(autojump_threshold=0))
+
+
+async def _listed_as_callable(policy: list[Rule], rights: Rights) -> None:
+    def backend(kind: type[Any], name: str) -> Any:
+        return kind(name, tools=TOOLS, prompts=TOOLS, resources=[f"test:///{t}" for t in TOOLS])
+
+    async with open_gateway(
+        backend(Backend, "one"), backend(ModernBackend, "two"), groups={"both": ("one", "two")}
+    ) as at:
+        enforce(at, *policy)
+        answers: dict[str, set[tuple[str, str]]] = {}
+        for endpoint in ("", "both", "one", "two"):
+            for era in ("legacy", "modern"):
+                if not await _there(at, endpoint, rights):
+                    continue
+                client = await client_of(era, at, endpoint, rights)
+                seen, called = await _seen_and_called(client, endpoint)
+                assert seen == called, (endpoint, era)
+                answers.setdefault(endpoint, seen)
+                assert answers[endpoint] == seen, (endpoint, era)
+        assert answers[""] == answers.get("both", set())
+        singles = {(kind, name) for e in ("one", "two") for kind, name in answers.get(e, ())}
+        assert answers[""] == singles
+
+
+async def _there(at: Gateway, endpoint: str, rights: Rights) -> bool:
+    asked = modern(at, endpoint, rights).begin("ping")
+    await asked.end()
+    return asked.status != 404 or b"No such endpoint" not in json.dumps(asked.messages).encode()
+
+
+async def _seen_and_called(client: Client | ModernClient, endpoint: str) -> tuple[set[Any], set[Any]]:
+    seen, called = set(), set()
+    for method, kind, ask in (("tools/list", "tools", "tools/call"), ("prompts/list", "prompts", "prompts/get")):
+        listed = {i["name"] for i in (await client.call(method))[kind]}
+        for backend in ("one", "two") if endpoint in ("", "both") else (endpoint,):
+            for name in TOOLS:
+                exposed = f"{backend}__{name}" if endpoint in ("", "both") else name
+                if exposed in listed:
+                    seen.add((kind, f"{backend}:{name}"))
+                if await _answered(client, ask, {"name": exposed, "arguments": {}}):
+                    called.add((kind, f"{backend}:{name}"))
+    listed = {i["uri"] for i in (await client.call("resources/list"))["resources"]}
+    for backend in ("one", "two") if endpoint in ("", "both") else (endpoint,):
+        for name in TOOLS:
+            uri = f"{backend}+test:///{name}" if endpoint in ("", "both") else f"test:///{name}"
+            if uri in listed:
+                seen.add(("resources", f"{backend}:{name}"))
+            if await _answered(client, "resources/read", {"uri": uri}):
+                called.add(("resources", f"{backend}:{name}"))
+    return seen, called
+
+
+async def _answered(client: Client | ModernClient, method: str, params: Mapping[str, Any]) -> bool:
+    try:
+        return not (await client.call(method, params)).get("isError")
+    except RpcError:
+        return False
