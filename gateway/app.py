@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from socket import socket
+from time import time
 from typing import Any
 
 import trio
@@ -38,6 +39,7 @@ from gateway.opening import open_client
 from gateway.operating import Operator
 from gateway.reaching import ask_gateway, operate
 from gateway.reconfiguring import Reloads, put_in_force
+from gateway.revoking import Revoked, operate_principal
 from gateway.roles import Alone, Role, Single, bound, reload_on_demand
 from gateway.servers import servers_of
 from gateway.store.errors import StoreError
@@ -76,6 +78,7 @@ class Gateway:
         self.requests = lifecycle.request_log(settings, log)
         self.access: Writer | None = None
         self._line = formatter(settings.log.access) if settings.log.access != "off" else None
+        self.revoked: Revoked | None = None
         self.public = Connections(log, partial(self._crashed, "public"), self._refused)
         self.admin = Connections(log, partial(self._crashed, "admin"))
 
@@ -152,9 +155,11 @@ class Gateway:
         return servers_of(self.actors) if self.actors is not None else []
 
     async def operate(self, what: str, name: str, options: Mapping[str, str]) -> tuple[int, dict[str, Any]]:
-        """Lists sessions, or acts on one (`gateway.operating`)."""
-        if self.actors is None:
+        """Lists sessions, or acts on one (`gateway.operating`); takes the access from a principal, or gives it back."""
+        if self.actors is None or self.revoked is None:
             return 503, {"error": "the gateway is starting"}
+        if what in ("revoke", "restore"):
+            return await operate_principal(self.revoked, what, name)
         return await Operator(self.actors).ask(what, name, options)
 
     async def run(self) -> int:
@@ -209,6 +214,8 @@ class Gateway:
                 background.start_soon(lifecycle.collect_garbage, self.metrics)
                 if self.role.reloadable:
                     background.start_soon(reload_on_demand, self)
+                self.revoked = Revoked(store.shelf, self.actors, self.log, time)
+                background.start_soon(self.revoked.run, lambda: self.settings.auth.asked)
                 if self._reloader is not None:
                     background.start_soon(self._reloader.run)
                 async with trio.open_nursery() as listening:
@@ -256,7 +263,9 @@ class Gateway:
         self.duplex = Duplex(actors.door, settings.limits, self.stopping)
         async with trio.open_nursery() as nursery:
             listen = bound(settings.listen, listeners)
-            self.authorize = lambda settings: authorization(settings, listen, nursery, self.log, self.metrics)
+            self.authorize = lambda settings: authorization(
+                settings, listen, nursery, self.log, self.metrics, self.revoked
+            )
             app = self.app = McpApp(
                 actors.door,
                 lifecycle.security(settings),

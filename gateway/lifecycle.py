@@ -27,6 +27,7 @@ from actors.ports import (
     Log,
     Observer,
     Sealer,
+    Shelf,
     Store,
     Telemetry,
     Transport,
@@ -82,6 +83,9 @@ GARBAGE_SLACK = 128 * 1024 * 1024
 
 class ClusterStore(Store, Cluster, Protocol):
     """A store, and who else works on it."""
+
+    @property
+    def shelf(self) -> Shelf: ...
 
 
 LAST_LINES = 2.0

@@ -46,7 +46,10 @@ async def operate(
             answer = await _json(pool, "GET", f"{found[0]}/api/sessions?{urlencode(options)}", None)
             return answer or (504, {"error": f"the admin listener at {found[0]} did not answer in time"})
         body = json.dumps(dict(options)).encode()
-        answer = await _json(pool, "POST", f"{found[0]}/api/sessions/{quote(name, safe='')}/{what}", body)
+        place = f"sessions/{quote(name, safe='')}/{what}"
+        if what in ("revoke", "restore"):
+            place, body = f"principals/{what}", json.dumps({"principal": name}).encode()
+        answer = await _json(pool, "POST", f"{found[0]}/api/{place}", body)
         unknown = f"the admin listener at {found[0]} did not answer in time: it may have been done all the same"
         return answer or (504, {"error": unknown})
     finally:

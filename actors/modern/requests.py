@@ -25,7 +25,7 @@ from actors.machines.session import effects as fx
 from actors.machines.session import events as ev
 from actors.machines.session.state import Client
 from actors.modern.endpoint import ModernEndpoint, Running, UpstreamResolver
-from actors.modern.subscriptions import FlushDue, Gone, HonourDue, ListenRequests, WatchDue, open_stream
+from actors.modern.subscriptions import Expired, FlushDue, Gone, HonourDue, ListenRequests, WatchDue, open_stream
 from actors.pools.messages import UpstreamSuspended
 from actors.protocol import capabilities, codec, errors, sse
 from actors.protocol import payload as json
@@ -96,7 +96,7 @@ class DrainDue(Struct, frozen=True):
     """The drain is nearly over."""
 
 
-Clock: TypeAlias = ClockDue | FlushDue | HonourDue | WatchDue | IdleDue | DrainDue | OwnDue
+Clock: TypeAlias = ClockDue | Expired | FlushDue | HonourDue | WatchDue | IdleDue | DrainDue | OwnDue
 RequestsMessage: TypeAlias = (
     Begin
     | Inform
@@ -270,6 +270,8 @@ class ModernRequests(Evictable):
                 self._clock_due(message.call)
             case FlushDue(call):
                 self.listens.step(call, _FLUSH)
+            case Expired(call):
+                self.listens.step(call, sv.Ended())
             case HonourDue(call):
                 self.listens.honour(call)
             case WatchDue(watch):

@@ -71,6 +71,12 @@ class FlushDue(Struct, frozen=True):
     call: int
 
 
+class Expired(Struct, frozen=True):
+    """The token ends that a subscription was asked for with: it ends too, and its client comes again."""
+
+    call: int
+
+
 class HonourDue(Struct, frozen=True):
     """A subscription has waited long enough for those who have not said what they can do."""
 
@@ -142,6 +148,9 @@ class ListenRequests:
             return
         reply.on_abandon = lambda: self._ctx.ref.reply(Gone(call))
         self.open[call] = ListenRequest(Subscription(request.id, wanted), reply, beside, rights)
+        if rights.ends is not None:
+            left = rights.ends - self._endpoint.services.wall()
+            self._ctx.set_timer(("expiry", call), max(0.0, left), Expired(call))
         self.step(call, ev.Opened())
 
     def _read(self, params: Raw, bits: ClientBits) -> tuple[Filter, Raw]:
@@ -191,6 +200,8 @@ class ListenRequests:
         if over:
             self._ctx.cancel_timer(("flush", call))
             self._ctx.cancel_timer(("honour", call))
+            if listen.rights.ends is not None:
+                self._ctx.cancel_timer(("expiry", call))
             self._ended()
 
     def _run(self, call: int, listen: ListenRequest, effect: ev.SubscriptionEffect) -> None:

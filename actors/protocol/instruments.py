@@ -73,6 +73,7 @@ ENDS: Final = (
     "delete",
     "idle",
     "operator",
+    "revoked",
     "initialize_failed",
     "initialize_malformed",
     "shutdown",

@@ -13,6 +13,10 @@ DIGESTS = 1024
 """Digests that are remembered: a gateway sees about as many different rights as it has principals."""
 
 
+SKEW = 60.0
+"""Seconds that the clocks of issuers may be apart from ours."""
+
+
 class Rights(Struct, frozen=True, omit_defaults=True, cache_hash=True):
     """Those of one request. All is empty where nobody has to say who they are.
 
@@ -25,6 +29,11 @@ class Rights(Struct, frozen=True, omit_defaults=True, cache_hash=True):
     groups: frozenset[str] = frozenset()
     scopes: frozenset[str] = frozenset()
     expiry: float | None = None
+
+    @property
+    def ends(self) -> float | None:
+        """When what was begun with them has to end."""
+        return None if self.expiry is None else self.expiry + SKEW
 
     @property
     def digest(self) -> str:

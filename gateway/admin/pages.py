@@ -41,6 +41,7 @@ def pages(
 
     if sessions is not None:
         _add_sessions(app, sessions)
+        _add_principals(app, sessions)
 
     if config is not None:
         _add_config(app, config)
@@ -93,6 +94,19 @@ def _add_config(app: QuartTrio, compare: Compare) -> None:
         if not isinstance(told, dict) or not all(isinstance(value, str) for value in told.values()):
             return _json(400, {"error": "the body is a JSON object of texts"})
         return _json(*compare(told))
+
+
+def _add_principals(app: QuartTrio, operate: Operate) -> None:
+    @app.post("/api/principals/<what>")
+    async def change(what: str) -> Response:
+        refused = _of_a_page()
+        if refused is not None:
+            return refused
+        options = await request.get_json(silent=True)
+        principal = options.get("principal") if isinstance(options, dict) else None
+        if what not in ("revoke", "restore") or not isinstance(principal, str) or not principal:
+            return _json(400, {"error": "the body is a JSON object with the principal"})
+        return _json(*await operate(what, principal, {}))
 
 
 def _of_a_page() -> Response | None:

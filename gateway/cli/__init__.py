@@ -11,6 +11,7 @@ from gateway.cli.audit import audit
 from gateway.cli.client import Parts
 from gateway.cli.doctor import doctor
 from gateway.cli.policy import explain, policy
+from gateway.cli.principals import principals
 from gateway.cli.serving import check, run, serve, stdio
 from gateway.cli.sessions import sessions
 from gateway.observability.logging import configure
@@ -52,7 +53,7 @@ def cli(context: click.Context) -> None:
         context.obj = composed
 
 
-for _command in (run, serve, stdio, check, ls, call, sessions, audit, doctor, explain, policy):
+for _command in (run, serve, stdio, check, ls, call, sessions, principals, audit, doctor, explain, policy):
     cli.add_command(_command)
 
 

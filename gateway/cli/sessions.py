@@ -20,21 +20,21 @@ SHORT = 8
 _COLUMNS = ("handle", "principal", "endpoint", "era", "revision", "state", "owner", "idle", "in flight")
 
 
-def _where(command: Callable[..., None]) -> Callable[..., None]:
+def where(command: Callable[..., None]) -> Callable[..., None]:
     """The options that say whom to ask."""
     command = click.option("--admin", metavar="URL", help="Its admin listener, if it isn't found.")(command)
     url = click.option("--url", metavar="URL", default=DEFAULT_URL, help=f"A running gateway ({DEFAULT_URL}).")
     return url(command)
 
 
-def _ask(parts: Callable[[], Parts], where: tuple[str, str | None], what: str, name: str = "", **options: str) -> Any:
+def ask(parts: Callable[[], Parts], place: tuple[str, str | None], what: str, name: str = "", **options: str) -> Any:
     """The JSON object that the admin listener answers; what it refuses ends the command with status 1."""
     try:
-        answer = trio.run(parts().operate, *where, what, name, options)
+        answer = trio.run(parts().operate, *place, what, name, options)
     except ClientFailedError as error:
         raise click.ClickException(str(error)) from error
     if answer is None:
-        raise click.ClickException(f"no admin listener of a gateway answers for {where[0]} (--admin URL)")
+        raise click.ClickException(f"no admin listener of a gateway answers for {place[0]} (--admin URL)")
     status, body = answer
     if status != 200:
         raise click.ClickException(printable(str(body.get("error", f"it answered {status}"))))
@@ -47,7 +47,7 @@ def sessions() -> None:
 
 
 @sessions.command("list")
-@_where
+@where
 @click.option("--limit", metavar="N", type=click.IntRange(min=1), default=MOST, help=f"At most so many ({MOST}).")
 @json_option
 @click.pass_obj
@@ -57,7 +57,7 @@ def list_sessions(parts: Callable[[], Parts], /, *, url: str, admin: str | None,
     found: dict[str, dict[str, Any]] = {}
     cursor = ""
     while len(found) < limit:
-        page = _ask(parts, (url, admin), "list", cursor=cursor, limit=str(PAGE))
+        page = ask(parts, (url, admin), "list", cursor=cursor, limit=str(PAGE))
         replicas = page.get("replicas", replicas)
         for entry in page.get("sessions", ()):
             known = found.get(entry["key"])
@@ -79,12 +79,12 @@ def list_sessions(parts: Callable[[], Parts], /, *, url: str, admin: str | None,
 
 @sessions.command()
 @click.argument("handle")
-@_where
+@where
 @json_option
 @click.pass_obj
 def end(parts: Callable[[], Parts], /, *, handle: str, url: str, admin: str | None, as_json: bool) -> None:
     """End the session HANDLE, as its client would: what is in flight gets an error."""
-    told = _ask(parts, (url, admin), "end", handle)
+    told = ask(parts, (url, admin), "end", handle)
     if as_json:
         print_json(told)
     else:
@@ -94,7 +94,7 @@ def end(parts: Callable[[], Parts], /, *, handle: str, url: str, admin: str | No
 @sessions.command()
 @click.argument("handle")
 @click.option("--to", metavar="INCARNATION", default="", help="Which replica, as `sessions list` calls them.")
-@_where
+@where
 @json_option
 @click.pass_obj
 def move(parts: Callable[[], Parts], /, *, handle: str, to: str, url: str, admin: str | None, as_json: bool) -> None:
@@ -103,7 +103,7 @@ def move(parts: Callable[[], Parts], /, *, handle: str, to: str, url: str, admin
     What is in flight goes on there where its server can go on with it. Without --to it is for whichever replica needs
     it first; with it, any that lives can be named.
     """
-    told = _ask(parts, (url, admin), "move", handle, **({"to": to} if to else {}))
+    told = ask(parts, (url, admin), "move", handle, **({"to": to} if to else {}))
     if as_json:
         print_json(told)
     else:

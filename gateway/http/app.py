@@ -21,6 +21,7 @@ from gateway.http.routes import Health, Mcp, Messages, Metadata, Route, Sse, Ws,
 from gateway.http.security import Gate, Security
 from gateway.http.sse_channel import PARAMETER, Post, said, serve_sse
 from gateway.http.sse_stream import send_stream
+from gateway.http.standing import LimitedSource
 from gateway.observability.access import Access
 
 _ALLOW = ("Allow", "GET, POST, DELETE, OPTIONS")
@@ -112,7 +113,10 @@ class McpApp:
         if isinstance(reply, Opening):
             self.streams += 1
             try:
-                await serve_sse(send, reply.post, reply.converse, reply.endpoint, reply.asker, self._limits, extra)
+                standing = self._authorization.standing(reply.asker)
+                await serve_sse(
+                    send, reply.post, reply.converse, reply.endpoint, reply.asker, standing, self._limits, extra
+                )
             finally:
                 self.streams -= 1
         elif isinstance(reply, Streaming):
@@ -147,7 +151,8 @@ class McpApp:
         self._answered("GET", 101)
         self.streams += 1
         try:
-            await serve_websocket(scope, receive, send, converse, endpoint, asker, self._limits, self.room)
+            standing = self._authorization.standing(asker)
+            await serve_websocket(scope, receive, send, converse, endpoint, asker, standing, self._limits, self.room)
         finally:
             self.streams -= 1
 
@@ -221,7 +226,10 @@ class McpApp:
             reply = await self._ask(target, method, asker, headers, receive, scope.get(ACCESS))
         finally:
             self.calls -= 1
-        return self._stepping_up(reply, target) if isinstance(reply, Answer) and reply.status == 403 else reply
+        if isinstance(reply, Answer):
+            return self._stepping_up(reply, target) if reply.status == 403 else reply
+        source = LimitedSource(reply.source, self._authorization.standing(asker), expires=method == "GET")
+        return Streaming(source, reply.headers)
 
     def _stepping_up(self, answer: Answer, target: Mcp) -> Answer:
         """A refusal for want of scopes, with the challenge by which a client asks its user for them (MCP 2026-07-28,

@@ -5,6 +5,7 @@ whom it can't be told of. Every address in it is made of the configured one, nev
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import starmap
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -15,6 +16,7 @@ from gateway.http.request import Scope
 from gateway.http.response import refusal
 from gateway.http.routes import Health, Mcp, Messages, Metadata, Route, Sse, Ws
 from gateway.http.security import NOBODY, Gate
+from gateway.http.standing import Standing
 
 RETRY: Final = 5
 """Seconds after which it is worth trying again where an issuer is away."""
@@ -79,6 +81,10 @@ class Authorization:
             return self._unauthorized(path, "not valid here")
         return found
 
+    def standing(self, asker: Asker) -> Standing:
+        """How long what he begins now may go on."""
+        return Standing(asker, self._revocations)
+
     # Resources
 
     def resources(self, target: Route | None) -> tuple[str, ...]:
@@ -130,7 +136,7 @@ class Authorization:
             parameters["resource_metadata"] = metadata_url(self._resource.url, path)
         else:
             parameters["realm"] = "stagedoor"
-        return "Bearer " + ", ".join(f'{name}="{_quotable(value)}"' for name, value in parameters.items())
+        return "Bearer " + ", ".join(starmap(_parameter, parameters.items()))
 
     def _unauthorized(self, path: str, description: str = "") -> Answer:
         """Without a description: there were no credentials, and no error is to be named."""
@@ -171,6 +177,10 @@ def metadata_url(base: str, path: str) -> str:
     """Where the metadata of this resource is: the well-known part stands between host and path (RFC 9728, 3.1)."""
     parts = urlsplit(base)
     return f"{parts.scheme}://{parts.netloc}/.well-known/oauth-protected-resource{parts.path}{path}"
+
+
+def _parameter(name: str, value: str) -> str:
+    return f'{name}="{_quotable(value)}"'
 
 
 def _quotable(value: str) -> str:

@@ -10,9 +10,11 @@ from actors.protocol.table import Limits
 from gateway.http.bodies import Room
 from gateway.http.request import Receive, Scope
 from gateway.http.response import Send, encoded, refusal
+from gateway.http.standing import Standing
 
 SUBPROTOCOL: Final = "mcp"
 GOING_AWAY: Final = 1001
+NOT_ALLOWED: Final = 1008
 
 
 def unfit(scope: Scope) -> Answer | None:
@@ -40,6 +42,7 @@ async def serve_websocket(
     converse: Converse,
     endpoint: str,
     asker: Asker,
+    standing: Standing,
     limits: Limits,
     room: Room,
 ) -> None:
@@ -47,9 +50,12 @@ async def serve_websocket(
     until it is received here."""
     subprotocol = SUBPROTOCOL if scope["subprotocols"] else None
     await send({"type": "websocket.accept", "subprotocol": subprotocol, "headers": [], "room": room})
-    channel = WebSocketChannel(receive, send, scope["heard"], limits.keep_alive, asker.rights)
+    channel = WebSocketChannel(receive, send, scope["heard"], limits.keep_alive, asker.rights, standing)
     await converse(channel, endpoint, asker.principal)
-    await send({"type": "websocket.close", "code": GOING_AWAY, "reason": "the gateway ends this connection"})
+    if standing.over:
+        await send({"type": "websocket.close", "code": NOT_ALLOWED, "reason": "the token is not good any more"})
+    else:
+        await send({"type": "websocket.close", "code": GOING_AWAY, "reason": "the gateway ends this connection"})
 
 
 class WebSocketChannel:
@@ -57,8 +63,15 @@ class WebSocketChannel:
     the rights of the token that opened the connection."""
 
     def __init__(
-        self, receive: Receive, send: Send, heard: Callable[[], float], keep_alive: float, rights: Rights
+        self,
+        receive: Receive,
+        send: Send,
+        heard: Callable[[], float],
+        keep_alive: float,
+        rights: Rights,
+        standing: Standing,
     ) -> None:
+        self._standing = standing
         self.rights = rights
         self._receive = receive
         self._send = send
@@ -66,9 +79,9 @@ class WebSocketChannel:
         self._keep_alive = keep_alive
         self._pinged: float | None = None
 
-    async def receive(self) -> bytes:
-        while True:
-            with trio.move_on_after(self._keep_alive):
+    async def receive(self) -> bytes | None:
+        while not self._standing.over:
+            with trio.move_on_after(min(self._keep_alive, self._standing.left)):
                 message = await self._receive()
                 if message["type"] != "websocket.receive":
                     raise HungUp
@@ -77,6 +90,7 @@ class WebSocketChannel:
                 raise HungUp
             self._pinged = trio.current_time()
             await self._send({"type": "websocket.ping"})
+        return None  # what is under way is answered still
 
     async def send(self, message: bytes) -> None:
         await self._send({"type": "websocket.send", "text": message.decode()})

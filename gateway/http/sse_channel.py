@@ -13,6 +13,7 @@ from actors.protocol.sse import encode_event
 from actors.protocol.table import Limits
 from gateway.http.response import Header, Send, refusal
 from gateway.http.sse_stream import COMMENT, EVENT_STREAM
+from gateway.http.standing import Standing
 
 MESSAGES = "/messages"
 PARAMETER = "sessionId"
@@ -56,13 +57,14 @@ async def serve_sse(
     converse: Converse,
     endpoint: str,
     asker: Asker,
+    standing: Standing,
     limits: Limits,
     extra: tuple[Header, ...],
 ) -> None:
     """Serves the client on this stream, until one of both ends it."""
     await send({"type": "http.response.start", "status": 200, "headers": [*EVENT_STREAM, *extra]})
     with post.opened(asker.principal, asker.rights, endpoint) as (token, messages):
-        channel = SseChannel(send, messages, limits.keep_alive)
+        channel = SseChannel(send, messages, limits.keep_alive, standing)
         path = f"{MESSAGES}/{quote(endpoint)}" if endpoint else MESSAGES
         await channel.write(encode_event(f"{path}?{PARAMETER}={token}".encode(), event="endpoint"))
         await converse(channel, endpoint, asker.principal)
@@ -72,7 +74,8 @@ async def serve_sse(
 class SseChannel:
     """Implements `Channel`."""
 
-    def __init__(self, send: Send, messages: Messages, keep_alive: float) -> None:
+    def __init__(self, send: Send, messages: Messages, keep_alive: float, standing: Standing) -> None:
+        self._standing = standing
         self._send = send
         self._messages = messages
         self._keep_alive = keep_alive
@@ -83,11 +86,14 @@ class SseChannel:
         """Those of the token of each POST."""
         return self._messages.rights
 
-    async def receive(self) -> bytes:
-        while True:
-            with trio.move_on_after(self._keep_alive):
-                return await self._messages.receive()
+    async def receive(self) -> bytes | None:
+        while not self._standing.over:
+            with trio.move_on_after(min(self._keep_alive, self._standing.left)):
+                message = await self._messages.receive()
+                self._standing.renewed(self._messages.rights)
+                return message
             await self.write(COMMENT)
+        return None  # what is under way is answered still
 
     async def send(self, message: bytes) -> None:
         await self.write(encode_event(message, event="message"))

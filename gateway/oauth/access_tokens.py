@@ -14,11 +14,10 @@ import jwt
 from jwt.algorithms import get_default_algorithms
 
 from actors.protocol.issuers import Issuer
+from actors.protocol.rights import SKEW
 
 LONGEST: Final = 16 * 1024
 """Characters of a token."""
-SKEW: Final = 60.0
-"""Seconds that clocks may be apart."""
 NAME: Final = 512
 """Characters of a key's name."""
 KEYS: Final = 100

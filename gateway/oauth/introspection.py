@@ -12,7 +12,8 @@ from urllib.parse import urlencode
 import trio
 
 from actors.protocol.issuers import Introspection, Issuer
-from gateway.oauth.access_tokens import SKEW, BadTokenError, audiences, check_begun, number
+from actors.protocol.rights import SKEW
+from gateway.oauth.access_tokens import BadTokenError, audiences, check_begun, number
 from gateway.oauth.discovery import Http, trusted_by
 from gateway.oauth.errors import AwayError, shown
 from gateway.oauth.grants import Client, authenticated

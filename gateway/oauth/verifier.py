@@ -15,9 +15,9 @@ import trio
 from actors.ports import Asker, Log, Principal, Telemetry, Unproven
 from actors.protocol import issuers
 from actors.protocol.issuers import Issuer
-from actors.protocol.rights import principal_id
+from actors.protocol.rights import SKEW, principal_id
 from gateway.oauth import access_tokens
-from gateway.oauth.access_tokens import SKEW, BadTokenError, Named
+from gateway.oauth.access_tokens import BadTokenError, Named
 from gateway.oauth.discovery import Http
 from gateway.oauth.errors import AwayError, OAuthError
 from gateway.oauth.introspection import Introspector

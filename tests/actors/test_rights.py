@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import trio
 
 from actors.duplex import Duplex
 from actors.ports import NO_RIGHTS, Principal, Rights
@@ -110,3 +111,24 @@ async def test_rights_say_nothing_of_whose_a_session_is(autojump_clock: Any) -> 
         other.session, other.rights, client.rights = client.session, FIRST, FRESH
         assert await other.begin("tools/list").head() == 404
         assert await client.begin("tools/list").result()
+
+
+async def test_a_subscription_ends_in_order_with_its_token_and_begins_again_with_a_fresh_one(
+    autojump_clock: Any,
+) -> None:
+    async with open_gateway(Backend("alpha")) as gateway:
+        now = gateway.services.wall()
+        client = ModernClient(gateway.door, gateway.nursery, "alpha", ANN)
+        client.rights = Rights("https://idp.test", "ann", expiry=now + 100)
+        listening = client.listen(tools=True)
+        await listening.head()
+        await trio.sleep(155)
+        assert not listening.done
+        await trio.sleep(10)
+        assert listening.done
+        assert (await listening.result())["resultType"] == "complete"
+        client.rights = Rights("https://idp.test", "ann", expiry=now + 1000)
+        again = client.listen(tools=True)
+        assert await again.head() == 200
+        await trio.sleep(1)
+        assert not again.done
