@@ -5,7 +5,6 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from socket import socket
-from time import time
 from typing import Any
 
 import trio
@@ -214,8 +213,8 @@ class Gateway:
                 background.start_soon(lifecycle.collect_garbage, self.metrics)
                 if self.role.reloadable:
                     background.start_soon(reload_on_demand, self)
-                self.revoked = Revoked(store.shelf, self.actors, self.log, time)
-                background.start_soon(self.revoked.run, lambda: self.settings.auth.asked)
+                self.revoked = Revoked(store.shelf, self.actors, self.log, time.time)
+                background.start_soon(self.revoked.run, lambda: self.reloads.settings.auth.asked)
                 if self._reloader is not None:
                     background.start_soon(self._reloader.run)
                 async with trio.open_nursery() as listening:
