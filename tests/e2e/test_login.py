@@ -1,0 +1,142 @@
+"""Official clients log in by their own OAuth helpers, at an authorization server that nobody here wrote."""
+
+from __future__ import annotations
+
+import json
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import httpx2
+import pytest
+import trio
+from mcp import ClientSession
+from mcp.client.auth import OAuthClientProvider
+from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.auth import AuthorizationCodeResult, OAuthClientInformationFull, OAuthClientMetadata, OAuthToken
+
+from tests.support.patience import PATIENCE
+from tests.support.ports import free_port
+from tests.support.processes import ROOT, Gateway, Programs, accepts, node, shared_programs
+
+__all__ = ["node", "shared_programs"]
+
+NATIVE = str(ROOT / "tests" / "gateway" / "native" / "inquirer.py") + ":server"
+BACK = "http://127.0.0.1:9/callback"
+
+
+@pytest.fixture(scope="module")
+def issuer(shared_programs: Programs, node: Path) -> str:
+    port = free_port()
+    shared_programs.start(
+        "issuer", [str(node), str(ROOT / "tests/node/issuer.mjs"), str(port), "3"], ready=accepts(port)
+    )
+    return f"http://127.0.0.1:{port}"
+
+
+@pytest.fixture(scope="module")
+def gateway(shared_programs: Programs, issuer: str) -> Gateway:
+    auth = {"issuers": [{"issuer": issuer, "scopes": ["mcp"]}], "tokens": {"ci": "token-of-ci-robots-00"}}
+    return shared_programs.gateway({"mcpServers": {"inquirer": {"native": NATIVE}}, "gateway": {"auth": auth}})
+
+
+class Storage:
+    """What a client keeps, in memory."""
+
+    def __init__(self) -> None:
+        self.tokens: OAuthToken | None = None
+        self.client: OAuthClientInformationFull | None = None
+        self.given = 0
+
+    async def get_tokens(self) -> OAuthToken | None:
+        return self.tokens
+
+    async def set_tokens(self, tokens: OAuthToken) -> None:
+        self.tokens, self.given = tokens, self.given + 1
+
+    async def get_client_info(self) -> OAuthClientInformationFull | None:
+        return self.client
+
+    async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
+        self.client = client_info
+
+
+class Browser:
+    """Of one user: follows redirects, with cookies, until it is sent back to the client."""
+
+    def __init__(self, issuer: str, user: str) -> None:
+        self._issuer, self._user, self.came = issuer, user, ""
+
+    async def go(self, url: str) -> None:
+        async with httpx2.AsyncClient(timeout=PATIENCE, trust_env=False) as http:
+            await http.get(f"{self._issuer}/login?user={self._user}")
+            while not url.startswith(BACK):
+                answer = await http.get(url)
+                assert answer.is_redirect, answer.text
+                url = str(answer.next_request.url)  # type: ignore[union-attr]
+        self.came = url
+
+    async def back(self) -> AuthorizationCodeResult:
+        query = {name: values[0] for name, values in parse_qs(urlsplit(self.came).query).items()}
+        return AuthorizationCodeResult(code=query["code"], state=query.get("state"), iss=query.get("iss"))
+
+
+@asynccontextmanager
+async def logged_in(url: str, issuer: str, user: str, storage: Storage) -> Any:
+    browser = Browser(issuer, user)
+    metadata = OAuthClientMetadata(redirect_uris=[BACK], client_name="test", token_endpoint_auth_method="none")  # type: ignore[list-item]
+    provider = OAuthClientProvider(url, metadata, storage, browser.go, browser.back)
+    async with AsyncExitStack() as stack:
+        http = await stack.enter_async_context(httpx2.AsyncClient(auth=provider, timeout=PATIENCE, trust_env=False))
+        streams = await stack.enter_async_context(streamable_http_client(url, http_client=http))
+        session = await stack.enter_async_context(ClientSession(streams[0], streams[1]))
+        await session.initialize()
+        yield session
+
+
+@pytest.mark.parametrize("name", ["", "inquirer"], ids=["all servers", "one server"])
+async def test_the_python_sdk_logs_in_and_refreshes_in_the_middle_of_its_session(
+    gateway: Gateway, issuer: str, name: str
+) -> None:
+    storage = Storage()
+    tool = "may" if name else "inquirer__may"
+    with trio.fail_after(PATIENCE):
+        async with logged_in(gateway.endpoint(name), issuer, "ann", storage) as session:
+            for _ in range(2):
+                result = await session.call_tool(tool, {})
+                assert json.loads(result.content[0].text) == {"result": ["dev", "mcp", "ann"]}
+                given = storage.given
+                await trio.sleep(3.2)  # the client refreshes what has ended by its own clock
+            assert given == 2
+
+
+async def test_a_token_is_good_at_the_endpoint_that_it_is_for_and_its_session_is_nobody_elses(
+    gateway: Gateway, issuer: str
+) -> None:
+    storages = {user: Storage() for user in ("ann", "bob")}
+    with trio.fail_after(PATIENCE):
+        for user, storage in storages.items():
+            async with logged_in(gateway.endpoint("inquirer"), issuer, user, storage):
+                pass
+        tokens = {user: storage.tokens.access_token for user, storage in storages.items() if storage.tokens}
+        both = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
+        params = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
+        ask = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params}
+        async with httpx2.AsyncClient(timeout=PATIENCE, trust_env=False, headers=both) as http:
+
+            async def post(path: str, user: str, message: Any, **headers: str) -> httpx2.Response:
+                headers["authorization"] = f"Bearer {tokens[user]}"
+                return await http.post(gateway.endpoint(path), json=message, headers=headers)
+
+            assert (await post("", "ann", ask)).status_code == 401  # a token for one server is none for all
+            opened = await post("inquirer", "ann", ask)
+            assert opened.status_code == 200
+            session = opened.headers["mcp-session-id"]
+            ping = {"jsonrpc": "2.0", "id": 2, "method": "ping"}
+            at = gateway.endpoint("inquirer")
+            for user, status in (("ann", 200), ("bob", 404)):
+                assert (await post("inquirer", user, ping, **{"mcp-session-id": session})).status_code == status
+            bobs = {"authorization": f"Bearer {tokens['bob']}", "mcp-session-id": session}
+            assert (await http.get(at, headers={**bobs, "last-event-id": "g1:1-1"})).status_code == 404
+            assert (await http.delete(at, headers=bobs)).status_code == 404
