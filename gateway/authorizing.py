@@ -26,6 +26,7 @@ def authorization(
     if not auth.issuers:
         return partial(Authorization, revocations=revocations)
     from gateway.oauth.http import GuardedHttp
+    from gateway.oauth.mirror import Mirror
     from gateway.oauth.verifier import TokenVerifier
 
     scopes = tuple(dict.fromkeys(scope for issuer in auth.issuers for scope in issuer.scopes))
@@ -33,7 +34,8 @@ def authorization(
         settings.public_url or _at(settings, listen), tuple(issuer.issuer for issuer in auth.issuers), scopes
     )
     verifier = TokenVerifier(auth.issuers, GuardedHttp(), nursery, log, telemetry, time, bind_client=auth.bind_client)
-    return partial(Authorization, resource=resource, verifier=verifier, revocations=revocations)
+    mirror = Mirror(auth.issuers[0].issuer, GuardedHttp()) if auth.legacy_metadata else None
+    return partial(Authorization, resource=resource, verifier=verifier, revocations=revocations, mirror=mirror)
 
 
 def _at(settings: Settings, listen: Address) -> str:

@@ -253,7 +253,13 @@ class Builder:
             owners[token] = principal
         tokens = tuple((principal, token) for token, principal in owners.items())
         return Auth(
-            tokens, tuple(section.hosts), tuple(section.origins), rights, tuple(self._issuers()), section.bind_client
+            tokens,
+            tuple(section.hosts),
+            tuple(section.origins),
+            rights,
+            tuple(self._issuers()),
+            section.bind_client,
+            section.legacy_metadata,
         )
 
     def _issuers(self) -> Iterator[Issuer]:

@@ -257,6 +257,8 @@ class AuthSection(Section):
     `groups` and `scopes` that it gives."""
     issuers: list[IssuerSection] = []
     """The authorization servers whose tokens are taken."""
+    legacy_metadata: Switch = False
+    """Answers at `/.well-known/oauth-authorization-server` as the first issuer does, for clients of 2025-03-26."""
     bind_client: Switch = False
     """What belongs to a user belongs to one OAuth client of that user: another one finds nothing of it."""
     hosts: list[HostText] = []

@@ -74,6 +74,7 @@ class Auth:
     rights: Mapping[str, Rights] = field(default_factory=dict)
     issuers: tuple[Issuer, ...] = ()
     bind_client: bool = False
+    legacy_metadata: bool = False
 
     @property
     def asked(self) -> bool:

@@ -17,7 +17,7 @@ from gateway.http.bodies import NoRoomError, Room, Share, read_body
 from gateway.http.conversation import send_rejection, serve_websocket, unfit
 from gateway.http.request import DisconnectedError, Receive, Scope, accepts, header_map, is_json
 from gateway.http.response import Header, Send, cors_headers, preflight_headers, refusal, send_answer
-from gateway.http.routes import Health, Mcp, Messages, Metadata, Route, Sse, Ws, route
+from gateway.http.routes import Health, IssuerMetadata, Mcp, Messages, Metadata, Route, Sse, Ws, route
 from gateway.http.security import Gate, Security
 from gateway.http.sse_channel import PARAMETER, Post, said, serve_sse
 from gateway.http.sse_stream import send_stream
@@ -133,7 +133,8 @@ class McpApp:
         headers = header_map(scope["headers"])
         refused = self._foreign(headers)
         if refused is not None:
-            public = isinstance(self._target(scope), Metadata) and self._gate.host_allowed(headers.get("host"))
+            known = isinstance(self._target(scope), Metadata | IssuerMetadata)
+            public = known and self._gate.host_allowed(headers.get("host"))
             return (await self._reply(scope, headers, receive) if public else refused), ()
         origin = headers.get("origin")
         if scope["method"] == "OPTIONS":
@@ -210,6 +211,9 @@ class McpApp:
             return _HEALTHY if method in {"GET", "HEAD"} else refusal(405, "Method not allowed", ("Allow", "GET, HEAD"))
         if isinstance(target, Metadata):
             return self._metadata(target, method)
+        if isinstance(target, IssuerMetadata):
+            found = await self._authorization.issuer_metadata() if method in {"GET", "HEAD"} else None
+            return found or refusal(404, "Not found: no metadata here")
         asker = await self._authorization.admit(scope, headers, target)
         if isinstance(asker, Answer):
             return asker

@@ -3,7 +3,7 @@ whom it can't be told of. Every address in it is made of the configured one, nev
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import starmap
 from typing import Final
@@ -14,7 +14,7 @@ import msgspec
 from actors.ports import Answer, Asker, Revocations, Unproven, Verifier
 from gateway.http.request import Scope
 from gateway.http.response import refusal
-from gateway.http.routes import Health, Mcp, Messages, Metadata, Route, Sse, Ws
+from gateway.http.routes import Health, IssuerMetadata, Mcp, Messages, Metadata, Route, Sse, Ws
 from gateway.http.security import NOBODY, Gate
 from gateway.http.standing import Standing
 
@@ -30,8 +30,7 @@ _UNQUOTABLE = re.compile(r"[^\x20-\x7e]")
 @dataclass(frozen=True, slots=True)
 class Resource:
     """What clients are told of this resource: its address without a path of ours, the issuers whose tokens it takes,
-    and the scopes that they ask for first. `mirror`: the origin answers as its first issuer would for clients of
-    2025-03-26, which look for it there."""
+    and the scopes that they ask for first."""
 
     url: str
     issuers: tuple[str, ...]
@@ -48,8 +47,10 @@ class Authorization:
         resource: Resource | None = None,
         verifier: Verifier | None = None,
         revocations: Revocations | None = None,
+        mirror: Callable[[], Awaitable[bytes | None]] | None = None,
     ) -> None:
         self._gate = gate
+        self._mirror = mirror
         self._resource = resource
         self._verifier = verifier
         self._revocations = revocations
@@ -113,6 +114,12 @@ class Authorization:
         headers = (("Access-Control-Allow-Origin", "*"), ("Cache-Control", f"max-age={METADATA_AGE}"))
         return Answer(200, msgspec.json.encode(document), headers)
 
+    async def issuer_metadata(self) -> Answer | None:
+        """That of the first issuer, for clients of 2025-03-26, if it is mirrored and can be had."""
+        body = await self._mirror() if self._mirror is not None else None
+        headers = (("Access-Control-Allow-Origin", "*"), ("Cache-Control", f"max-age={METADATA_AGE}"))
+        return Answer(200, body, headers) if body is not None else None
+
     @property
     def prefix(self) -> str:
         """What the path of each address begins with where a proxy has put the gateway below a path."""
@@ -165,7 +172,7 @@ def path_of(target: Route | None) -> str:
             return _below("/ws", endpoint)
         case Sse(endpoint) | Messages(endpoint):
             return _below("/sse", endpoint)
-        case Health() | Metadata() | None:
+        case Health() | Metadata() | IssuerMetadata() | None:
             return "/mcp"
 
 

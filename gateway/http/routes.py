@@ -45,7 +45,12 @@ class Health:
     """`/healthz`: the process answers."""
 
 
-Route: TypeAlias = Mcp | Ws | Sse | Messages | Metadata | Health
+@dataclass(frozen=True, slots=True)
+class IssuerMetadata:
+    """`/.well-known/oauth-authorization-server`: where clients of 2025-03-26 look for the issuer."""
+
+
+Route: TypeAlias = Mcp | Ws | Sse | Messages | Metadata | IssuerMetadata | Health
 
 WELL_KNOWN = "/.well-known/oauth-protected-resource"
 
@@ -63,6 +68,8 @@ def route(path: str, raw: bytes = b"") -> Route | None:
         return None
     if path in {"/mcp", "/mcp/"}:
         return _ROOT
+    if path == "/.well-known/oauth-authorization-server":
+        return IssuerMetadata()
     if path == "/healthz":
         return _HEALTH
     if path in {"/ws", "/ws/"}:

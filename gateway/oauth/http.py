@@ -6,6 +6,7 @@ TLS still checks the name. Where the operator has sent us (`trusted`), the addre
 """
 
 import ipaddress
+import logging
 import socket
 import ssl
 from collections.abc import Iterable, Mapping
@@ -19,6 +20,8 @@ import trio
 from gateway.oauth.discovery import LOOPBACK, Answer
 from gateway.oauth.errors import AwayError, OAuthError, shown
 from gateway.oauth.metadata import origin
+
+logging.getLogger("httpx2").setLevel(logging.WARNING)  # each request would be a line, with an address that is not ours
 
 WITHIN: Final = 10.0
 """Seconds for one request, from the name to the last byte of the answer."""
