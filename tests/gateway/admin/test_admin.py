@@ -319,3 +319,29 @@ async def test_no_page_of_a_browser_and_no_nonsense_changes_anything(headers, da
     assert operated.asked == []
     app = admin_app(lambda: Readiness(True), scraped, sessions=operated)
     assert (await get(app, "/api/sessions/abc/end")).status_code == 405
+
+
+# Principals --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("what", ["revoke", "restore"])
+async def test_access_is_taken_away_and_given_back_by_name(what, operated):
+    told = await act(operated, f"/api/principals/{what}", b'{"principal": "16:https://idp.test:3:ann"}')
+    assert told.status_code == 200
+    assert operated.asked == [(what, "16:https://idp.test:3:ann", {})]
+
+
+@pytest.mark.parametrize(
+    ("path", "headers", "data", "status"),
+    [
+        ("revoke", {"Origin": "http://evil.example"}, b'{"principal": "ann"}', 403),
+        ("revoke", {"Content_Type": "text/plain"}, b'{"principal": "ann"}', 415),
+        ("revoke", {}, b"{}", 400),
+        ("revoke", {}, b"[]", 400),
+        ("revoke", {}, b'{"principal": ""}', 400),
+        ("list", {}, b'{"principal": "ann"}', 400),
+    ],
+)
+async def test_nobody_loses_his_access_by_a_page_or_by_nonsense(path, headers, data, status, operated):
+    assert (await act(operated, f"/api/principals/{path}", data, **headers)).status_code == status
+    assert operated.asked == []
