@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import urllib.request
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -109,6 +111,16 @@ async def test_the_python_sdk_logs_in_and_refreshes_in_the_middle_of_its_session
                 given = storage.given
                 await trio.sleep(3.2)  # the client refreshes what has ended by its own clock
             assert given == 2
+
+
+@pytest.mark.parametrize("name", ["", "inquirer"], ids=["all servers", "one server"])
+def test_the_typescript_sdk_logs_in(gateway: Gateway, issuer: str, node: Path, name: str) -> None:
+    urllib.request.urlopen(f"{issuer}/login?user=ann", timeout=PATIENCE).close()
+    script, tool = str(ROOT / "tests/node/login_client.mjs"), "may" if name else "inquirer__may"
+    command = [str(node), script, gateway.endpoint(name), tool]
+    said = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert said.returncode == 0, said.stderr
+    assert json.loads(said.stdout)["result"][:2] == ["dev", "mcp"]
 
 
 async def test_a_token_is_good_at_the_endpoint_that_it_is_for_and_its_session_is_nobody_elses(
