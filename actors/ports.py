@@ -640,6 +640,13 @@ class Audit(Protocol):
     on: bool
     """Whether anybody listens; where not, nothing need be put together for it."""
 
+    @property
+    def full(self) -> bool:
+        """Whether nothing may begin that would have to be written down."""
+
+    async def room(self, within: float) -> bool:
+        """Waits for room; whether there is."""
+
     def record(self, event: str, **values: Any) -> None:
         """One line. Values are what JSON has; None is left out by whoever calls."""
 
@@ -651,6 +658,11 @@ class NoAudit:
     """Nobody listens."""
 
     on = False
+    full = False
+
+    async def room(self, within: float) -> bool:
+        """There always is."""
+        return True
 
     def record(self, event: str, **values: Any) -> None:
         """Nothing is written."""

@@ -92,7 +92,7 @@ class GatewayActors:
         self.gate = Gate(services, self.sessions, self.router, mailer, modern, overloaded)
         self.door: Door = self.gate
         if services.observer is not None:
-            self.door = WatchedDoor(self.gate, services.observer, services.shown)
+            self.door = WatchedDoor(self.gate, services.observer, services.shown, services.audit)
         self.prestart = prestart
         if prestart:
             tree.catalogue.reply(Prestart())

@@ -7,29 +7,74 @@ with the stream.
 """
 
 from collections.abc import Sequence
+from typing import Any, Final
 
+from msgspec import MsgspecError, Raw, Struct, json
 from msgspec.structs import replace
 
 from actors.durations import ShownTools, tool_name
-from actors.ports import Answer, Delete, Door, EventSource, Get, Post, Reply, Streaming
-from actors.protocol import operations
+from actors.ports import NO_AUDIT, Answer, Audit, Delete, Door, EventSource, Get, Post, Reply, Streaming
+from actors.protocol import errors, operations
 from actors.protocol.headers import VERSION_HEADER
-from actors.protocol.messages import Request, RequestId
+from actors.protocol.messages import EMPTY, Request, RequestId
 from actors.protocol.operations import Observer, Operation
 from actors.protocol.trace_context import NOTHING_CARRIED, Carried, carried, carrying
+
+AUDITED: Final = frozenset(
+    {
+        "initialize",
+        "tools/call",
+        "prompts/get",
+        "resources/read",
+        "resources/subscribe",
+        "completion/complete",
+        "tasks/get",
+        "tasks/result",
+        "tasks/cancel",
+        "tasks/update",
+        "subscriptions/listen",
+    }
+)
+"""Requests that get a line in the audit trail: what is done or read. What is only looked at, as lists, is not told."""
+ITEM_CHARACTERS: Final = 512
+"""Of the name or the URI of what is asked for."""
+ROOM_WITHIN: Final = 2.0
+"""Seconds that a request waits for room in the audit trail."""
+
+
+class _Said(Struct):
+    name: str = ""
+    uri: str = ""
+    taskId: str = ""  # noqa: N815 - as it is on the wire
+    arguments: Raw = EMPTY
+
+    @property
+    def subject(self) -> str:
+        """What it is about."""
+        return self.name or self.uri or self.taskId
+
+
+def _said(request: Request) -> _Said:
+    try:
+        return json.decode(request.params, type=_Said) if request.params else _Said()
+    except (MsgspecError, UnicodeDecodeError, RecursionError):
+        return _Said()
 
 
 class WatchedDoor:
     """Implements the port `Door` by another one."""
 
-    def __init__(self, door: Door, observer: Observer, shown: ShownTools) -> None:
+    def __init__(self, door: Door, observer: Observer, shown: ShownTools, audit: Audit = NO_AUDIT) -> None:
         self._door = door
         self._observer = observer
         self._shown = shown
+        self._audit = audit
 
     async def post(self, post: Post) -> Reply:
-        """A POST."""
-        watch = PostWatch(self._observer, self._shown, post)
+        """A POST. Where it could not be written down what becomes of it, it is refused."""
+        if self._audit.full and not await self._audit.room(ROOM_WITHIN):
+            return Answer.refusing(errors.audit_full())
+        watch = PostWatch(self._observer, self._shown, post, self._audit)
         reply: Reply | None = None
         try:
             reply = await self._door.post(replace(post, watch=watch))
@@ -50,9 +95,10 @@ class WatchedDoor:
 class PostWatch:
     """Implements the port `Watch`."""
 
-    __slots__ = ("_elsewhere", "_observer", "_post", "_shown", "operations")
+    __slots__ = ("_audit", "_elsewhere", "_observer", "_post", "_shown", "operations")
 
-    def __init__(self, observer: Observer, shown: ShownTools, post: Post) -> None:
+    def __init__(self, observer: Observer, shown: ShownTools, post: Post, audit: Audit = NO_AUDIT) -> None:
+        self._audit = audit
         self.operations: dict[RequestId, Operation] = {}
         self._observer = observer
         self._shown = shown
@@ -65,10 +111,25 @@ class PostWatch:
         operation = self._operation(request.method, found, request.id, session, era, version)
         if request.method == "tools/call":
             operation.tool = self._shown.exposed(tool_name(request.params))
+        if self._audit.on and request.method in AUDITED:
+            operation.audited = self._audited(request)
         self.operations[request.id] = operation
         if operation.context is None:
             return request
         return Request(request.id, request.method, carrying(request.params, operation.context, operation.baggage))
+
+    def _audited(self, request: Request) -> dict[str, Any]:
+        """Who asks, and for what."""
+        post, rights = self._post, self._post.rights
+        said = _said(request)
+        found = {
+            "principal": post.principal.name,
+            "issuer": rights.issuer,
+            "client": rights.client,
+            "item": said.subject[:ITEM_CHARACTERS],
+            "args": self._audit.arguments(bytes(said.arguments)),
+        }
+        return {key: value for key, value in found.items() if value}
 
     def _operation(
         self,

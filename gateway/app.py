@@ -198,7 +198,7 @@ class Gateway:
             ) as store,
             lifecycle.open_lists(store, self.log) as lists,
             lifecycle.open_audit(settings, self.log, self.metrics) as audit,
-            lifecycle.open_observer(settings, self.requests, self.metrics, store.incarnation) as observer,
+            lifecycle.open_observer(settings, self.requests, self.metrics, store.incarnation, audit) as observer,
             lifecycle.open_access(settings, self.metrics) as self.access,
             open_system(lifecycle.crash_logger(self.log, self.metrics)) as system,
         ):

@@ -319,13 +319,13 @@ async def open_access(settings: Settings, metrics: Telemetry) -> AsyncIterator[W
 
 @asynccontextmanager
 async def open_observer(
-    settings: Settings, lines: RequestLog | None, metrics: Telemetry, instance: str
+    settings: Settings, lines: RequestLog | None, metrics: Telemetry, instance: str, audit: Audit = NO_AUDIT
 ) -> AsyncIterator[Observer | None]:
-    """Who observes requests, if the settings want spans or lines of them; what waits to be sent is sent before it
-    ends."""
-    traces = settings.traces
+    """Who observes requests, if the settings want spans or lines of them, or the audit trail is on; what waits to be
+    sent is sent before it ends."""
+    traces, trail = settings.traces, audit if audit.on else None
     if traces is None or disabled_by(os.environ):
-        yield Observing(None, lines) if lines is not None else None
+        yield Observing(None, lines, audit=trail) if lines is not None or trail is not None else None
         return
     from gateway.tracing.opening import open_spans  # which most do without
 
@@ -333,7 +333,7 @@ async def open_observer(
         traces.endpoint, dict(traces.headers), traces.sample, metrics, instance=instance, version=VERSION
     )
     async with opened as spans:
-        yield Observing(spans, lines)
+        yield Observing(spans, lines, audit=trail)
 
 
 @asynccontextmanager

@@ -52,7 +52,9 @@ async def _serve(settings: Settings, channel: StandardStreams) -> None:
         lifecycle.open_store("memory://", limits, log) as store,
         lifecycle.open_lists(store, log) as lists,
         lifecycle.open_audit(settings, log, metrics) as audit,
-        lifecycle.open_observer(settings, lifecycle.request_log(settings, log), metrics, store.incarnation) as observer,
+        lifecycle.open_observer(
+            settings, lifecycle.request_log(settings, log), metrics, store.incarnation, audit
+        ) as observer,
         open_system(lifecycle.crash_logger(log, metrics)) as system,
     ):
         sealer = lifecycle.ephemeral_sealer()

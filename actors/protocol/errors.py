@@ -86,6 +86,7 @@ KINDS: Final[dict[str, Rule]] = {
     "too_many_sessions": Rule(OVERLOADED, 429, "Too many sessions of this principal", 5),
     "server_full": Rule(OVERLOADED, 503, "No room for a new session", 5),
     "overloaded": Rule(OVERLOADED, 503, "The server is overloaded", 1),
+    "audit_full": Rule(OVERLOADED, 503, "What is done can't be recorded", 2),
     "draining": Rule(OVERLOADED, 503, "The server is shutting down", 1),
     "store_away": Rule(OVERLOADED, 503, "The session store is away", 2),
     "too_new": Rule(OVERLOADED, 503, "The session is kept in a form that this replica can't read", 2),
@@ -233,6 +234,7 @@ not_initialized = partial(refusal, "not_initialized")
 too_many_requests = partial(refusal, "too_many_requests")
 too_many_sessions = partial(refusal, "too_many_sessions")
 server_full = partial(refusal, "server_full")
+audit_full = partial(refusal, "audit_full")
 overloaded = partial(refusal, "overloaded")
 parse_error = partial(refusal, "parse")
 draining = partial(refusal, "draining")

@@ -30,6 +30,7 @@ class Operation:
 
     __slots__ = (
         "ambient",
+        "audited",
         "backend",
         "baggage",
         "began",
@@ -91,6 +92,8 @@ class Operation:
         """Earlier work that this one goes on with."""
         self.context: TraceContext | None = None
         """Where it is itself; None: nobody traces it."""
+        self.audited: dict[str, Any] | None = None
+        """What the audit trail is to say of it beside its end; None: nothing."""
         self.began = 0.0
         self.span: Any = None
         self.received = False

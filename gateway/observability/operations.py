@@ -5,7 +5,7 @@ from collections.abc import Callable
 from random import random
 from typing import Any, Protocol
 
-from actors.ports import Log
+from actors.ports import Audit, Log
 from actors.protocol.operations import Operation
 from gateway.observability.access import CLIENT_GONE
 
@@ -75,9 +75,11 @@ class Observing:
         tracer: Tracer | None = None,
         log: RequestLog | None = None,
         clock: Callable[[], float] = time.perf_counter,
+        audit: Audit | None = None,
     ) -> None:
         self._tracer = tracer
         self._log = log
+        self._audit = audit
         self._clock = clock
 
     def began(self, operation: Operation) -> None:
@@ -92,3 +94,25 @@ class Observing:
             self._tracer.ended(operation)
         if self._log is not None and operation.side == "server":
             self._log.write(operation, self._clock() - operation.began)
+        if self._audit is not None and operation.audited is not None:
+            self._record(self._audit, operation)
+
+    def _record(self, audit: Audit, operation: Operation) -> None:
+        """A line of the audit trail, unless the replica that has answered it writes one."""
+        if operation.outcome == "relayed":
+            return
+        event = "session" if operation.method == "initialize" else "call"
+        values = {
+            "method": operation.method,
+            **(operation.audited or {}),
+            "outcome": operation.outcome,
+            "code": operation.code,
+            "ms": round((self._clock() - operation.began) * 1000, 1),
+            "endpoint": operation.endpoint,
+            "server": operation.backend,
+            "session": operation.session,
+            "era": operation.era,
+            "transport": operation.transport,
+            "trace": operation.trace_id,
+        }
+        audit.record(event, **{key: value for key, value in values.items() if value not in ("", None)})

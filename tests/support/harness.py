@@ -298,6 +298,7 @@ async def open_gateway(
     prestart: bool = False,
     overloaded: bool = False,
     observer: ports.Observer | None = None,
+    audit: ports.Audit = ports.NO_AUDIT,
     **limits: Any,
 ) -> AsyncIterator[Gateway]:
     """A gateway in front of these backends, reached by this connector if one is given; `overloaded`: its loop is late.
@@ -321,6 +322,7 @@ async def open_gateway(
         lists=lists,
         wall=trio.current_time,
         observer=observer,
+        audit=audit,
     )
     crashes: list[tuple[str, BaseException]] = []
 
