@@ -138,7 +138,7 @@ class Delete(Struct, frozen=True):
 
 
 class Answer(Struct, frozen=True):
-    """A whole HTTP answer; an empty body has no content type, any other is JSON."""
+    """A whole HTTP answer; an empty body has no content type, any other is JSON if no header says otherwise."""
 
     status: int
     body: bytes = b""
@@ -623,6 +623,28 @@ class Shelf(Protocol):
         """Keeps a name so that it can be found, or no more."""
 
 
+class Invitation(Struct, frozen=True):
+    """Where a user can connect an account: `url` is the page for this one, to which he may be sent, `id` names it, and
+    `page` lists all his accounts. None of them proves anything."""
+
+    url: str
+    id: str
+    page: str
+
+
+class Accounts(Protocol):
+    """The accounts of principals at servers that have one for each user."""
+
+    def lacks(self, principal: str, backend: str) -> bool:
+        """Whether the server has refused what this principal has there, and nothing better is known."""
+
+    def invite(self, principal: str, backend: str, done: Done) -> None:
+        """→ Invitation; Failed."""
+
+    def wait(self, principal: str, backend: str, seconds: float, done: Done) -> None:
+        """Until the account is another one than was refused, in any process → whether it is."""
+
+
 class Telemetry(Protocol):
     """Metrics by the names in `actors.protocol.instruments`; `labels` are values in the declared order, `trace` is the
     id of the trace that an observation belongs to, if it belongs to one."""
@@ -691,6 +713,7 @@ __all__ = [
     "NO_AUDIT",
     "NO_DELTAS",
     "NO_RIGHTS",
+    "Accounts",
     "Answer",
     "Asker",
     "Audit",
@@ -714,6 +737,7 @@ __all__ = [
     "Headers",
     "HungUp",
     "Incarnation",
+    "Invitation",
     "ListStore",
     "Listening",
     "Log",

@@ -5,7 +5,19 @@ from dataclasses import dataclass, field
 from time import time
 
 from actors.durations import ShownTools
-from actors.ports import NO_AUDIT, Audit, Cluster, Connector, ListStore, Log, Observer, Sealer, Store, Telemetry
+from actors.ports import (
+    NO_AUDIT,
+    Accounts,
+    Audit,
+    Cluster,
+    Connector,
+    ListStore,
+    Log,
+    Observer,
+    Sealer,
+    Store,
+    Telemetry,
+)
 from actors.protocol.table import Limits, Table
 
 DRAIN_MARGIN = 1.0
@@ -45,6 +57,8 @@ class Services:
     """Seconds of the wall clock, for what is sealed and has an end; everything else goes by that of the store."""
     audit: Audit = NO_AUDIT
     """Who writes down who did what."""
+    accounts: Accounts | None = None
+    """Of users at servers; None: no server has any."""
     shown: ShownTools = field(init=False)
     """The names of tools that metrics may name."""
 

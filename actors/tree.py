@@ -10,7 +10,8 @@ from actors.cluster.holder import DrainStarted
 from actors.cluster.mailer import Mailer, Postman
 from actors.cluster.sweeper import Deaths, Sweeper
 from actors.doubt import Doubt
-from actors.endpoints.catalogue import Catalogue, Prestart
+from actors.endpoints.catalogue import Catalogue, Prestart, PrincipalsAccount
+from actors.endpoints.connecting import AccountChanged
 from actors.endpoints.host import Memo, Tree
 from actors.endpoints.last_known import LastKnown
 from actors.endpoints.merged import passed_on
@@ -123,6 +124,15 @@ class GatewayActors:
         self.services.limits = limits
         for bound in (self.quotas, self.pools, self.modern_requests):
             bound.bound_by(limits)
+
+    def account_changed(self, principal: str, backend: str) -> None:
+        """This principal's account at this server is another one, or is no more: what he sees of it may be too."""
+        self.tree.catalogue.reply(PrincipalsAccount(principal, backend))
+        for alive in self.sessions.table.values():
+            if alive.principal.name == principal:
+                alive.ref.reply(AccountChanged(backend))
+        for served in self.modern_requests.children():
+            served.reply(PrincipalsAccount(principal, backend))
 
     def replace_table(self, table: Table) -> None:
         """Another configuration counts from now on. Connections to servers that are not in it end, and what is in

@@ -4,6 +4,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
+from hmac import compare_digest
 from socket import socket
 from typing import Any
 
@@ -12,7 +13,7 @@ import trio
 from actors.duplex import Duplex
 from actors.machines.upstream.breaker import BreakerState
 from actors.ports import Log, Store
-from actors.protocol.table import BackendSpec
+from actors.protocol.table import BackendSpec, Table
 from actors.runtime import System, SystemFailed, open_system
 from actors.sessions.router import session_key
 from actors.streams.recorder import handle
@@ -23,7 +24,7 @@ from gateway.authorizing import authorization
 from gateway.cli.client import ServeFailedError
 from gateway.config import Settings
 from gateway.http.access import App, Recorded
-from gateway.http.app import McpApp
+from gateway.http.app import McpApp, ServePage
 from gateway.http.authorization import Authorization
 from gateway.http.config import ServeConfig
 from gateway.http.security import Gate
@@ -42,6 +43,7 @@ from gateway.revoking import Revoked, operate_principal
 from gateway.roles import Alone, Role, Single, bound, reload_on_demand
 from gateway.servers import servers_of
 from gateway.store.errors import StoreError
+from gateway.upstream_auth import open_authorizing
 
 CLOSE_WITHIN = 3.0
 """Seconds for the listeners to end after the drain."""
@@ -74,6 +76,7 @@ class Gateway:
         self.failed = False
         self.actors: GatewayActors | None = None
         self.store: Store | None = None
+        self.pages: ServePage | None = None
         self.requests = lifecycle.request_log(settings, log)
         self.access: Writer | None = None
         self._line = formatter(settings.log.access) if settings.log.access != "off" else None
@@ -177,16 +180,6 @@ class Gateway:
         limits = replace(settings.limits, child_processes=places.processes)
         sealer = lifecycle.sealer(settings, self.log)
         async with (
-            lifecycle.open_connector(
-                self.log,
-                self.metrics,
-                limits,
-                settings.secrets,
-                connections=places.servers,
-                descriptors=before,
-                new_privileges=settings.new_privileges,
-                pools=self._pools,
-            ) as connector,
             lifecycle.open_store(
                 settings.store,
                 limits,
@@ -200,13 +193,40 @@ class Gateway:
             lifecycle.open_audit(settings, self.log, self.metrics) as audit,
             lifecycle.open_observer(settings, self.requests, self.metrics, store.incarnation, audit) as observer,
             lifecycle.open_access(settings, self.metrics) as self.access,
+            open_authorizing(store.shelf, sealer, self.log) as authorizing,
+            lifecycle.open_connector(
+                self.log,
+                self.metrics,
+                limits,
+                settings.secrets,
+                connections=places.servers,
+                credentials=authorizing.credentials,
+                descriptors=before,
+                new_privileges=settings.new_privileges,
+                pools=self._pools,
+            ) as connector,
             open_system(lifecycle.crash_logger(self.log, self.metrics)) as system,
         ):
             self.store = store
+            address = bound(settings.listen, public)
+            accounts = authorizing.accounts(settings, address, self._table)
             services = lifecycle.services_for(
-                settings.table, limits, store, connector, sealer, self.metrics, self.log, lists, audit, observer
+                settings.table,
+                limits,
+                store,
+                connector,
+                sealer,
+                self.metrics,
+                self.log,
+                lists,
+                audit,
+                observer,
+                accounts,
             )
             self.actors = GatewayActors(system, services, self.lag.overloaded, prestart=settings.prestart)
+            if accounts is not None:
+                authorizing.on_change(self.actors.account_changed)
+            self.pages = authorizing.pages(settings, address, self._table, self._who)
             lifecycle.tune_gc()
             async with trio.open_nursery() as background:
                 background.start_soon(report_lag, self.lag, self.metrics)
@@ -230,6 +250,16 @@ class Gateway:
         """The servers whose processes are started ahead."""
         table = self.actors.services.table.value if self.actors is not None else self.settings.table
         return (spec for spec in table.backends.values() if spec.sharing == "pool" and not self.closing.is_set())
+
+    def _table(self) -> Table:
+        assert self.actors is not None
+        return self.actors.services.table.value
+
+    async def _who(self, token: str) -> str | None:
+        """Whose a configured token is."""
+        return next(
+            (name for name, known in self.settings.auth.tokens if compare_digest(known.encode(), token.encode())), None
+        )
 
     def _on_batch(self, operations: int, seconds: float) -> None:
         self.metrics.observe("stagedoor_store_batch_size", float(operations))
@@ -277,6 +307,7 @@ class Gateway:
                 answered=lambda method, status: self.metrics.count(
                     "stagedoor_http_responses_total", (method, str(status))
                 ),
+                pages=self.pages,
             )
             self.serves.set()
             tls = tls_context(settings.tls.cert, settings.tls.key) if settings.tls is not None else None

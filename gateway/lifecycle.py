@@ -20,6 +20,7 @@ import trio
 
 from actors.ports import (
     NO_AUDIT,
+    Accounts,
     Audit,
     Cluster,
     Connector,
@@ -45,7 +46,14 @@ from actors.protocol.table import (
     WebSocketTarget,
 )
 from actors.services import Services, TableCell
-from gateway.backends.connector import CONNECTIONS, HttpConnector, StdioConnector, TargetConnector
+from gateway.backends.connector import (
+    CONNECTIONS,
+    CredentialsOf,
+    HttpConnector,
+    StdioConnector,
+    TargetConnector,
+    no_credentials,
+)
 from gateway.backends.http_call import HttpLimits
 from gateway.backends.native import NativeTransport
 from gateway.backends.stdio import StdioLimits
@@ -82,7 +90,7 @@ GARBAGE_SLACK = 128 * 1024 * 1024
 
 
 class ClusterStore(Store, Cluster, Protocol):
-    """A store, and who else works on it."""
+    """A store, who else works on it, and what they share besides."""
 
     @property
     def shelf(self) -> Shelf: ...
@@ -200,6 +208,7 @@ async def open_connector(
     secrets: "Iterable[str] | KnownSecrets" = (),
     *,
     connections: int = CONNECTIONS,
+    credentials: CredentialsOf = no_credentials,
     descriptors: tuple[int, int] | None = None,
     new_privileges: bool = False,
     pools: Callable[[], Iterable[BackendSpec]] = tuple,
@@ -224,7 +233,11 @@ async def open_connector(
     try:
         async with trio.open_nursery() as nursery:
             http = HttpConnector(
-                log, nursery, limits=HttpLimits(message_bytes=limits.message_bytes), connections=connections
+                log,
+                nursery,
+                limits=HttpLimits(message_bytes=limits.message_bytes),
+                connections=connections,
+                credentials=credentials,
             )
             nursery.start_soon(_sweep, http.sweep)
             nursery.start_soon(stdio.keep_warm, pools, random)
@@ -421,6 +434,7 @@ def services_for(
     lists: ListStore | None = None,
     audit: Audit | None = None,
     observer: Observer | None = None,
+    accounts: Accounts | None = None,
 ) -> Services:
     """The one value that every MCP actor gets."""
     return Services(
@@ -437,6 +451,7 @@ def services_for(
         lists=lists,
         audit=audit or NO_AUDIT,
         observer=observer,
+        accounts=accounts,
     )
 
 

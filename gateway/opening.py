@@ -25,6 +25,7 @@ from gateway.cli.client import Client, ClientFailedError, Kind, Target, UrlTarge
 from gateway.observability.logging import get_log
 from gateway.observability.metrics import Metrics
 from gateway.servers import servers_of
+from gateway.upstream_auth import open_authorizing
 
 LIST_METHODS: dict[str, str] = {"tools": "tools/list", "resources": "resources/list", "prompts": "prompts/list"}
 
@@ -172,14 +173,20 @@ async def open_client(target: Target) -> AsyncIterator[Client]:
     # Whoever asks once wants the whole list.
     table, limits = target.table, replace(target.limits, list_deadline=target.limits.link_connect)
     log, metrics = get_log("stagedoor.cli"), Metrics()
+    key = lifecycle.ephemeral_sealer()
     async with (
-        lifecycle.open_connector(
-            log, metrics, limits, target.secrets, new_privileges=target.new_privileges
-        ) as connector,
         lifecycle.open_store("memory://", limits, log) as store,
+        open_authorizing(store.shelf, key, log) as authorizing,
+        lifecycle.open_connector(
+            log,
+            metrics,
+            limits,
+            target.secrets,
+            credentials=authorizing.credentials,
+            new_privileges=target.new_privileges,
+        ) as connector,
         open_system(lifecycle.crash_logger(log, metrics)) as system,
     ):
-        key = lifecycle.ephemeral_sealer()
         actors = GatewayActors(system, lifecycle.services_for(table, limits, store, connector, key, metrics, log))
         yield DoorClient(actors, limits)
         with trio.move_on_after(limits.drain_deadline):

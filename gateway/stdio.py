@@ -17,6 +17,7 @@ from gateway import lifecycle
 from gateway.config import Settings
 from gateway.observability.logging import configure, get_log
 from gateway.observability.metrics import Metrics
+from gateway.upstream_auth import open_authorizing
 from gateway.wire.standard import StandardStreams, take_standard_streams
 
 
@@ -45,19 +46,25 @@ async def _serve(settings: Settings, channel: StandardStreams) -> None:
         patience.deadline = trio.current_time() + limits.drain_deadline
         stopping.set()
 
+    sealer = lifecycle.ephemeral_sealer()
     async with (
-        lifecycle.open_connector(
-            log, metrics, limits, settings.secrets, new_privileges=settings.new_privileges
-        ) as connector,
         lifecycle.open_store("memory://", limits, log) as store,
         lifecycle.open_lists(store, log) as lists,
         lifecycle.open_audit(settings, log, metrics) as audit,
         lifecycle.open_observer(
             settings, lifecycle.request_log(settings, log), metrics, store.incarnation, audit
         ) as observer,
+        open_authorizing(store.shelf, sealer, log) as authorizing,
+        lifecycle.open_connector(
+            log,
+            metrics,
+            limits,
+            settings.secrets,
+            credentials=authorizing.credentials,
+            new_privileges=settings.new_privileges,
+        ) as connector,
         open_system(lifecycle.crash_logger(log, metrics)) as system,
     ):
-        sealer = lifecycle.ephemeral_sealer()
         services = lifecycle.services_for(
             settings.table, limits, store, connector, sealer, metrics, log, lists, audit, observer
         )

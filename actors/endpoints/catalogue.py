@@ -31,7 +31,7 @@ from actors.protocol import capabilities, errors
 from actors.protocol.messages import RequestId
 from actors.protocol.methods import CHANGED, METHODS
 from actors.protocol.steady import steady
-from actors.protocol.table import HttpTarget, Replaced, replaced
+from actors.protocol.table import HttpTarget, Replaced, Table, replaced
 from actors.runtime import Actor, AtCapacity, Down, DynamicSupervisor, Ref, SystemClosed
 from actors.services import Services
 from actors.upstreams.eras import ERA_ATTEMPTS
@@ -90,6 +90,14 @@ class CatalogueChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class PrincipalsAccount:
+    """This principal's account at this server is another one, or is no more."""
+
+    principal: str
+    backend: str
+
+
+@dataclass(frozen=True, slots=True)
 class Prestart:
     """Connect to the servers of aggregates of which nothing is known, on behalf of nobody in particular."""
 
@@ -138,6 +146,7 @@ class IdleUpstream:
 Message: TypeAlias = (
     Consult
     | Prestart
+    | PrincipalsAccount
     | Overdue
     | CheckDue
     | GiveUp
@@ -186,6 +195,12 @@ MAX_UPSTREAMS = 64
 def list_kind(notification: str) -> str:
     """`tools`, `prompts` or `resources`."""
     return notification.split("/")[1]
+
+
+def _has_lists(table: Table, backend: str) -> bool:
+    """Whether a server lists something to nobody in particular."""
+    spec = table.backends.get(backend)
+    return spec is not None and (spec.auth is None or not spec.personal or spec.auth.catalog is not None)
 
 
 @dataclass(slots=True)
@@ -334,6 +349,8 @@ class Catalogue(Actor):
                 self._close_idle(key)
             case UpstreamReady() | UpstreamDown() | UpstreamNotification() | UpstreamWrongEra():
                 self._from_upstream(message)
+            case PrincipalsAccount(principal, backend):
+                self._account_changed(principal, backend)
             case Replaced(before):
                 self._replaced(replaced(before, self._services.table.value))
             case UpstreamRequest(upstream=upstream, id=id):
@@ -400,7 +417,7 @@ class Catalogue(Actor):
         table, limits = self._services.table.value, self._services.limits
         backends = dict.fromkeys(b for e in table.endpoints.values() if e.kind == "aggregate" for b in e.backends)
         room = min(PRESTARTED, limits.child_processes // 2)
-        for backend in [b for b in backends if b in table.backends and not self._known.knows(b)][:room]:
+        for backend in [b for b in backends if _has_lists(table, b) and not self._known.knows(b)][:room]:
             key = neutral(backend)
             entry = self._entry(key, profile_of(None, frozenset(), 0, self._services.identity))
             for method in CHANGED:
@@ -409,6 +426,9 @@ class Catalogue(Actor):
     def _seen_as(self, key: Key) -> Key:
         """A client that can be asked nothing sees what nobody in particular sees, if that connection is there."""
         first = neutral(key.backend)
+        spec = self._services.table.value.backends.get(key.backend)
+        if spec is not None and spec.personal:
+            return key
         return first if not key.bits and key not in self._entries and first in self._entries else key
 
     def _behind(self, key: Key) -> bool:
@@ -624,6 +644,7 @@ class Catalogue(Actor):
         spec = self._services.table.value.backends.get(key.backend)
         if spec is None:
             return None
+        spec = spec.of(key.principal)
         if entry.upstream is not None:
             self._lost(entry.upstream)
         self._make_room()
@@ -704,6 +725,15 @@ class Catalogue(Actor):
         """Nobody stands behind an upstream connection that only lists: what it asks is refused at once, never left
         hanging."""
         upstream.reply(AnswerGiven(id, False, errors.method_not_found("there is no client to ask").raw))
+
+    def _account_changed(self, principal: str, backend: str) -> None:
+        """What this principal sees of a server may be something else now."""
+        for key, entry in list(self._entries.items()):
+            if (key.principal, key.backend) == (principal, backend):
+                self._close_upstream(key, entry)
+                entry.slow = 0.0
+                for method, wanted in entry.lists.items():
+                    self._told(key, entry, method, wanted)
 
     def _from_upstream(self, told: UpstreamReady | UpstreamDown | UpstreamNotification | UpstreamWrongEra) -> None:
         key = self._by_upstream.get(told.upstream)

@@ -9,6 +9,15 @@ from typing import TYPE_CHECKING, Any, Protocol
 from msgspec import Raw
 from msgspec.structs import replace
 
+from actors.endpoints.connecting import (
+    CONNECT,
+    AboutAccounts,
+    AccountChanged,
+    Connecting,
+    Invited,
+    Waited,
+    connected,
+)
 from actors.endpoints.guard import Guard, Unmet, unmet
 from actors.endpoints.host import Host, Tree
 from actors.endpoints.upstreams import Dialer, Upstreams
@@ -17,7 +26,9 @@ from actors.machines.session import events as ev
 from actors.machines.upstream.events import ServerInfo
 from actors.machines.upstream.legacy_state import Profile
 from actors.protocol import aggregate, errors
+from actors.protocol import payload as json
 from actors.protocol.capabilities import ClientBits
+from actors.protocol.messages import EMPTY
 from actors.protocol.methods import CHANGED
 from actors.protocol.table import BackendSpec
 from actors.runtime import Ref
@@ -79,6 +90,7 @@ class Endpoint(ABC):
         self.tree = tree
         self.upstreams = Upstreams(host, name, services, tree, dialer, self)
         self.guard = Guard(host, services, self.annotations)
+        self.connecting = Connecting(self, services, lambda: host.ctx, host.principal.name)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r}: {self.statistics()}>"
@@ -91,7 +103,8 @@ class Endpoint(ABC):
     def statistics(self) -> dict[str, int]:
         """How much it remembers of what is under way."""
         naming = self.merged.pending if self.merged is not None else 0
-        return {"calls": len(self.calls), "waiters": len(self.upstreams.waiters), "naming": naming}
+        held = self.connecting.pending
+        return {"calls": len(self.calls), "waiters": len(self.upstreams.waiters), "naming": naming, "held": held}
 
     def annotations(self, backend: str, tool: str) -> Any:
         """As in `Naming`."""
@@ -168,10 +181,63 @@ class Endpoint(ABC):
         else:
             self.send(effect, backend, params, waited=waited)
 
+    # Calls that wait for their user's account (as `connecting.Asker`)
+
+    @abstractmethod
+    def ask(self, call: int, id: str, params: Raw) -> None:
+        """Sends the user to a page."""
+
+    def accepted(self, call: int) -> bool:
+        """Whether the client comes again with this call, and says that its user has gone to the page."""
+        return False
+
+    @abstractmethod
+    def complete(self, params: Raw) -> None:
+        """The user has been to the page."""
+
+    def again(self, effect: fx.Dispatch) -> None:
+        """Makes a call anew: whether it may be made is decided again."""
+        self.leave(effect.call, lambda: self.dispatch(effect))
+
+    @abstractmethod
+    def dispatch(self, effect: fx.Dispatch) -> None:
+        """A request of the client; `CallEnded` follows, now or later."""
+
+    def connects(self, effect: fx.Dispatch, backend: str, params: Raw) -> bool:
+        """Whether a call is for the tool of ours that stands for this server, or has to wait for an account first."""
+        connecting = self.connecting
+        connecting.note(effect, backend)
+        if self.merged is None or not self.merged.listing.stands_for(backend) or effect.method != "tools/call":
+            return False
+        if json.text_member(params, "name") != CONNECT:
+            return False
+        connecting.noted.pop(effect.call, None)
+        if not connecting.lacks(backend):
+            self.end(effect.call, True, connected(backend))
+        elif not connecting.hold(effect, backend):
+            self.refuse(effect.call, errors.internal("it is not connected", reason="not_connected", executed="no"))
+        return True
+
+    def about_accounts(self, message: AboutAccounts) -> None:
+        """Something has become of an account, or of a call that waits for one."""
+        if not isinstance(message, AccountChanged):
+            self.connecting.receive(message)
+            return
+        backend = message.backend
+        self.upstreams.renew(backend)
+        self.connecting.changed(backend)
+        for notification in sorted(NEWS):
+            if self.merged is not None:
+                self.merged.changed(backend, notification)
+            elif notification == CHANGED["tools/list"]:
+                self.host.event(ev.CallProgressed(backend, None, notification, EMPTY, self.host.ctx.now()))
+
     # How calls end
 
     def outcome(self, message: UpstreamOutcome) -> None:
         """A server has answered a call, or can't."""
+        if message.call in self.connecting.noted and self._held(message):
+            return
         if message.ok and self.services.table.value.policy is not None:
             shown = self.guard.without_hidden(message.backend, message.payload)
             message = replace(message, payload=shown) if shown is not message.payload else message
@@ -183,6 +249,17 @@ class Endpoint(ABC):
             self.upstreams.settle(message)
         else:
             self.pass_outcome(message)
+
+    def _held(self, message: UpstreamOutcome) -> bool:
+        """Whether this call is not over: it waits for an account."""
+        if not self.connecting.takes(message):
+            return False
+        call = message.call
+        self.upstreams.over(call)
+        self.upstreams.waiters.pop(call, None)
+        if self.merged is not None:
+            self.merged.forget(call)
+        return True
 
     def pass_outcome(self, message: UpstreamOutcome) -> None:
         """The client's machine gets the outcome of a call."""
@@ -212,6 +289,7 @@ class Endpoint(ABC):
 
     def forget(self, call: int) -> None:
         """What its parts remember of a call is of no use any more."""
+        self.connecting.forget(call)
         if self.merged is not None:
             self.merged.forget(call)
 
@@ -244,8 +322,11 @@ class Endpoint(ABC):
             self.merged.listing.connected(backend)
         self.upstreams.tell_waiting(backend, server_info)
 
-    def about_lists(self, message: "AboutLists") -> None:
-        """Something has become of a merged list."""
+    def about_lists(self, message: "AboutLists | AboutAccounts") -> None:
+        """Something has become of a merged list, or of an account, which is part of what lists are."""
+        if isinstance(message, Invited | Waited | AccountChanged):
+            self.about_accounts(message)
+            return
         if self.merged is not None:
             self.merged.receive(message)
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from msgspec import Raw
 
 from actors.endpoints.catalogue import NAMED_BY, SLOW_FOR, Consult, Listed
+from actors.endpoints.connecting import connect_tool
 from actors.endpoints.endpoint import Endpoint
 from actors.endpoints.last_known import Key
 from actors.machines.upstream.events import ServerInfo
@@ -128,6 +129,8 @@ class Listing:
         """Those that are being fetched over a connection."""
         self._connecting: set[tuple[str, str]] = set()
         """Those that are fetched as soon as there is a connection."""
+        self._stands_for: set[str] = set()
+        """Backends for whose tools one of ours is shown."""
         self._slow: dict[str, float] = {}
         """Backends that have let a deadline pass, and until when nobody waits for them."""
         self._gathering: dict[tuple[str, str], _Gathering] = {}
@@ -304,11 +307,28 @@ class Listing:
         if items is not None:
             self._slow.pop(backend, None)
         (self._failed.add if failed else self._failed.discard)((method, backend))
+        if method == TOOLS:
+            items = self._or_connect(backend, items)
         awaited = [k for k, gathering in self._gathering.items() if k[0] == method and backend in gathering.waiting]
         if self._take(method, backend, items) and not any(self._gathering[key].shows for key in awaited):
             self._changed(method)
         for _, looks in awaited:
             self._gathered(method, backend, looks=looks)
+
+    def _or_connect(self, backend: str, items: Items | None) -> Items | None:
+        """What stands for the tools of a server that lists them to nobody without an account."""
+        if items is not None:
+            self._stands_for.discard(backend)
+        elif self._endpoint.connecting.lacks(backend):
+            view = self._view(TOOLS, backend)
+            if view is None or backend in self._stands_for:
+                self._stands_for.add(backend)
+                return (connect_tool(backend),)
+        return items
+
+    def stands_for(self, backend: str) -> bool:
+        """Whether a tool of ours is listed for this server."""
+        return backend in self._stands_for
 
     def _gathered(self, method: str, backend: str, *, looks: str) -> None:
         """This one is waited for no more."""
@@ -505,7 +525,7 @@ def catalogue_key(endpoint: Endpoint, backend: str) -> Key:
     """Whose view of a server a client sees; all share that of a connection that is configured as shared. (On a modern
     one, which everybody shares too, each is told of the client for whom it is asked.)"""
     spec = endpoint.services.table.value.backends.get(backend)
-    if spec is not None and spec.sharing == "shared":
+    if spec is not None and spec.sharing == "shared" and not spec.personal:
         return Key("", "", backend)
     if spec is not None and spec.common:
         return Key(endpoint.host.principal.name, "", backend)

@@ -116,12 +116,18 @@ class Merged:
         if routed is None:
             self._look_again(effect)
         elif isinstance(routed, errors.Refusal):
-            self._endpoint.refuse(effect.call, routed.error)
+            self._refuse(effect, routed)
         elif method == "completion/complete" and self._cannot_complete(routed.backend):
             self._endpoint.end(effect.call, True, Raw(b'{"completion":{"values":[]}}'))
         else:
             self._methods[effect.call] = method
             self._endpoint.judge(effect, routed.backend, routed.params, waited=fresh)
+
+    def _refuse(self, effect: fx.Dispatch, refused: errors.Refusal) -> None:
+        """A name that nobody has; but of a server whose lists need an account, it may be there with one."""
+        backend, connecting = self._prefixed(effect), self._endpoint.connecting
+        if backend is None or not connecting.lacks(backend) or not connecting.hold(effect, backend):
+            self._endpoint.refuse(effect.call, refused.error)
 
     def _unlisted(
         self, effect: fx.Dispatch, naming: aggregate.Naming, refused: errors.Refusal, *, fresh: bool

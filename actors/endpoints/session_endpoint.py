@@ -11,6 +11,7 @@ from typing import Protocol
 from msgspec import Raw
 from msgspec.structs import replace
 
+from actors.endpoints.connecting import COMPLETE
 from actors.endpoints.endpoint import Endpoint
 from actors.endpoints.host import Host, Tree, profile_of, whose_connection
 from actors.endpoints.listing import RESOURCES, TEMPLATES, Source, catalogue_key
@@ -159,6 +160,17 @@ class SessionEndpoint(Endpoint):
         """As in `Endpoint`."""
         self.host.leave(call, act)
 
+    # Accounts
+
+    def ask(self, call: int, id: str, params: Raw) -> None:
+        """As in `Endpoint`: a server request like any other, of nobody's."""
+        self.host.event(ev.ServerRequested("", call, id, "elicitation/create", params, None, False))
+
+    def complete(self, params: Raw) -> None:
+        """As in `Endpoint`."""
+        if "elicit.url" in self.bits and can_use(self.host.version, "elicitation_modes"):
+            self.host.event(ev.CallProgressed("", None, COMPLETE, params, self.host.ctx.now()))
+
     # Requests of the client
 
     def dispatch(self, effect: fx.Dispatch) -> None:
@@ -181,6 +193,9 @@ class SessionEndpoint(Endpoint):
     def send(self, effect: fx.Dispatch, backend: str, params: Raw, *, waited: bool = False) -> None:
         """As in `Endpoint`."""
         call, method = effect.call, effect.method
+        spec = self.services.table.value.backends.get(backend)
+        if spec is not None and spec.auth is not None and spec.personal and self.connects(effect, backend, params):
+            return
         if method in (SUBSCRIBE, UNSUBSCRIBE):
             refusal = self.subscriptions.note(call, method, effect.params)
             if refusal is not None:
@@ -225,7 +240,7 @@ class SessionEndpoint(Endpoint):
 
     def may_wait(self, call: int) -> bool:
         """Whether a call may not have been sent yet: there is no connection, or it may have to wait for its turn."""
-        if self.merged is not None and self.merged.waits(call):
+        if (self.merged is not None and self.merged.waits(call)) or call in self.connecting.held:
             return True
         backend = self.calls.get(call)
         if backend is None or backend in self.dialer.told:
@@ -234,7 +249,7 @@ class SessionEndpoint(Endpoint):
 
     def hold(self, call: int) -> None:
         """Its request is recorded: if it was not sent yet, it is not to be before the record says so no more."""
-        if self.merged is not None and self.merged.waits(call):
+        if (self.merged is not None and self.merged.waits(call)) or call in self.connecting.held:
             self.host.event(ev.CallHeld(call))
             return
         upstream = self.upstreams.connections.get(self.calls.get(call, ""))
@@ -326,7 +341,9 @@ class SessionEndpoint(Endpoint):
             upstream.reply(Notified(method, params))
 
     def answer(self, backend: str, id: RequestId, ok: bool, payload: Raw) -> None:
-        """The outcome of a server's request, in the words of its revision."""
+        """The outcome of a server's request, in the words of its revision; or of ours."""
+        if isinstance(id, str) and self.connecting.answered(id, ok, payload):
+            return
         method = self._questions.pop((backend, id), None)
         upstream, server_info = self.upstreams.connections.get(backend), self.upstreams.server_infos.get(backend)
         if upstream is None:
@@ -618,7 +635,7 @@ class SessionEndpoint(Endpoint):
         """The session ends, and with it those sessions of its servers that no connection knows of. (Connections end
         with it.)"""
         for spec, kept in self.kept.unopened(self.services.table.value) if self.kept is not None else ():
-            delete_upstream(self.services, self.tree.upstreams, spec, kept)
+            delete_upstream(self.services, self.tree.upstreams, spec.of(self.host.principal.name), kept)
 
 
 class SessionDialer:
@@ -638,6 +655,7 @@ class SessionDialer:
     def dial(self, spec: BackendSpec, attempt: int) -> Ref:
         """As in `Dialer`."""
         endpoint = self._endpoint
+        spec = spec.of(endpoint.host.principal.name)
         tree, registry = endpoint.tree, endpoint.host.ctx.system.registry
         if tree.eras.legacy(spec) is False:
             self.told = put(self.told, spec.name, None)

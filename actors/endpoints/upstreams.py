@@ -221,8 +221,8 @@ class Upstreams:
         self.tell_waiting(backend, None, error)
 
     def renew(self, backend: str) -> None:
-        """The server has another configuration: what comes next goes over another connection. What is under way stays
-        on this one."""
+        """The server has another configuration, or the client another account there: what comes next goes over another
+        connection. What is under way stays on this one."""
         upstream = self.connections.pop(backend, None)
         if upstream is None:
             return

@@ -24,7 +24,7 @@ from actors.endpoints.upstreams import Waiter, no_upstream
 from actors.machines.modern import request_state
 from actors.machines.modern.input_required import InputRequest
 from actors.machines.modern.request import ModernRequest
-from actors.machines.modern.retry import Backend, Retry, Waiting
+from actors.machines.modern.retry import Backend, Fresh, Retry, Waiting
 from actors.machines.session import effects as fx
 from actors.machines.session import events as ev
 from actors.machines.session.state import Client
@@ -88,7 +88,7 @@ class UpstreamResolver:
 
     def upstream(self, spec: BackendSpec) -> Ref:
         """The connection without a session, which everybody shares. Raises AtCapacity, SystemClosed."""
-        tree = self._tree
+        tree, spec = self._tree, spec.of(self._key.principal.name)
         return start_modern_upstream(spec, self._services, tree.backends, tree.eras, self._registry, tree.upstreams)
 
     def pool(self, spec: BackendSpec) -> Ref:
@@ -141,6 +141,9 @@ class ModernHost(Host, Protocol):
 
     def suspended(self, message: UpstreamSuspended) -> Raw:
         """The result for a call that waits at an affinity pool."""
+
+    def connecting(self, call: int, backend: str, params: Raw) -> Raw:
+        """The result for a call whose user is sent to our page."""
 
 
 class ModernEndpoint(Endpoint):
@@ -213,6 +216,20 @@ class ModernEndpoint(Endpoint):
         client, whose = None if spec.common else self.host.client, self.host.principal
         return profile_of(client, self.bits, 1, self.services.identity, principal=whose_connection(spec, whose))
 
+    # Accounts
+
+    def ask(self, call: int, id: str, params: Raw) -> None:
+        """As in `Endpoint`: the result asks, and the client comes again."""
+        self.end(call, True, self.host.connecting(call, self.connecting.held[call].backend, params))
+
+    def accepted(self, call: int) -> bool:
+        """As in `Endpoint`."""
+        request = self.host.running.get(call)
+        return request is not None and isinstance(request.retry, Fresh) and request.retry.visited
+
+    def complete(self, params: Raw) -> None:
+        """As in `Endpoint`: this revision has no word for it."""
+
     # Requests of clients
 
     def dispatch(self, effect: fx.Dispatch) -> None:
@@ -244,6 +261,9 @@ class ModernEndpoint(Endpoint):
     def send(self, effect: fx.Dispatch, backend: str, params: Raw, *, waited: bool = False) -> None:
         """As in `Endpoint`."""
         call, method = effect.call, effect.method
+        spec = self.services.table.value.backends.get(backend)
+        if spec is not None and spec.auth is not None and spec.personal and self.connects(effect, backend, params):
+            return
         request = self.host.running.get(call)
         if request is not None and isinstance(request.retry, Waiting):
             self._go_on(effect, backend, request, request.retry)
@@ -414,6 +434,8 @@ class ModernEndpoint(Endpoint):
 
     def outcome(self, message: UpstreamOutcome) -> None:
         """As in `Endpoint`."""
+        if message.call in self.connecting.noted and self._held(message):
+            return
         request = self.host.running.get(message.call)
         if self._learned is not None:
             learned = self._learned.outcome(message, request)

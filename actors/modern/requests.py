@@ -13,7 +13,8 @@ from msgspec import Raw, Struct
 
 from actors import ports
 from actors.durations import Durations
-from actors.endpoints.catalogue import CatalogueChanged, Listed
+from actors.endpoints.catalogue import CatalogueChanged, Listed, PrincipalsAccount
+from actors.endpoints.connecting import AccountChanged, Invited, Waited
 from actors.endpoints.host import Said, Tree
 from actors.endpoints.listing import GatherDue
 from actors.endpoints.merged import ChangeDue
@@ -116,6 +117,9 @@ RequestsMessage: TypeAlias = (
     | GatherDue
     | Replaced
     | Evict
+    | Invited
+    | Waited
+    | PrincipalsAccount
     | Clock
 )
 """What edges, connections and the catalogue say, and its clocks."""
@@ -215,6 +219,13 @@ class ModernRequests(Evictable):
         request = self._request(running.state)
         return retry.suspended(request, message.backend, place, message.requests, self.services.sealer)
 
+    def connecting(self, call: int, backend: str, params: Raw) -> Raw:
+        """As in `ModernHost`."""
+        running = self.running.get(call)
+        if running is None:
+            return EMPTY
+        return retry.connecting(self._request(running.state), backend, params, self.services.sealer)
+
     def _request(self, state: ModernRequest, tool: str = "") -> retry.Request:
         wall, ttl = self.services.wall(), self.services.limits.park_ttl
         return retry.Request(self.principal.name, state.method, state.params, wall, ttl, tool)
@@ -253,6 +264,11 @@ class ModernRequests(Evictable):
                 self.endpoint.upstreams.ended(message.ref)
             case Listed() | CatalogueChanged() | ChangeDue() | GatherDue():
                 self.endpoint.about_lists(message)
+            case Invited() | Waited():
+                self.endpoint.about_accounts(message)
+            case PrincipalsAccount(principal, backend):
+                if principal == self.principal.name:
+                    self.endpoint.about_accounts(AccountChanged(backend))
             case Inform():
                 self._inform(message)
             case Gone():

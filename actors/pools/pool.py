@@ -436,6 +436,8 @@ class PoolActor(Evictable):
             return None
         level, tree = None if spec.common else level, self._tree
 
+        spec = spec.of(self._key.principal.name)
+
         def make() -> LegacyUpstream:
             return LegacyUpstream(spec, self._profile(spec), self._services, tree.backends, level=level, eras=tree.eras)
 

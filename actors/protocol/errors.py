@@ -3,7 +3,7 @@
 A backend's own error is not made here: it passes on as raw JSON, and on HTTP it is an answer like any other (200).
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from functools import partial
 from typing import Any, Final, Literal, NamedTuple
 
@@ -363,3 +363,20 @@ def resource_not_found(uri: str) -> ProtocolError:
 def _shown(version: str) -> str:
     """A peer's own text in our message: short, and printable."""
     return "".join(c if c.isprintable() else "?" for c in version[:64])
+
+
+class _Reason(Struct):
+    data: dict[str, Raw] = {}
+
+
+def disowned(error: Raw, reasons: Collection[str]) -> Raw:
+    """A server's error, without a `data` that gives one of these reasons: they are ours to give."""
+    try:
+        given = msgspec.json.decode(error, type=_Reason).data.get("reason")
+        reason = msgspec.json.decode(given) if given is not None else None
+        members = msgspec.json.decode(error, type=dict[str, Raw])
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        return error
+    if reason not in reasons:
+        return error
+    return Raw(msgspec.json.encode({name: value for name, value in members.items() if name != "data"}))

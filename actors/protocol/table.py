@@ -3,7 +3,7 @@
 No actor keeps it past a message: each message reads the present one through the cell that composition gives.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct
@@ -94,13 +94,43 @@ pool, one that was started ahead), or all."""
 
 
 @dataclass(frozen=True, slots=True)
+class UpstreamAuth:
+    """How the gateway is authorized at a server, where that is more than the headers of its target.
+
+    `client_credentials`: as itself, by tokens of the server's authorization server. `user`: by the tokens of the user
+    whose call it is, who has connected his account. `key`: by a key that this user has given. `issuer`: the
+    authorization server, if not the one that the server names; `catalog`: a token by which lists are asked for that no
+    user is there for, and nothing else.
+    """
+
+    mode: Literal["client_credentials", "user", "key"]
+    issuer: str | None = None
+    client_id: str | None = None
+    client_secret: str | None = field(default=None, repr=False)
+    private_key: str | None = field(default=None, repr=False)
+    algorithm: str = "ES256"
+    scopes: tuple[str, ...] = ()
+    catalog: str | None = field(default=None, repr=False)
+    header: str = "Authorization: Bearer {key}"
+    """Of `key`: the header that carries it."""
+    variable: str | None = None
+    """Of `key`: the variable that carries it to a process."""
+
+    @property
+    def personal(self) -> bool:
+        """Whether a connection is one principal's: nobody else's calls go over it."""
+        return self.mode in ("user", "key")
+
+
+@dataclass(frozen=True, slots=True)
 class BackendSpec:
     """One configured MCP server.
 
     `timeout` is its request deadline in seconds. `enabled_tools` (None: all) and `disabled_tools` are shell-style
     patterns over the server's own tool names; disabled wins. A process that was unused for `idle_stop` seconds is
     stopped; None: it stays for as long as a session has it. `least` and `most` bound the processes of a `pool`, those
-    that nobody has yet included.
+    that nobody has yet included. `account`: of a
+    connection, the principal whose account it uses, if `auth` is personal.
     """
 
     name: str
@@ -113,12 +143,23 @@ class BackendSpec:
     idle_stop: float | None = None
     least: int = 0
     most: int = 0
+    auth: UpstreamAuth | None = None
+    account: str = ""
 
     @property
     def common(self) -> bool:
         """Whether several sessions use one connection: those of everybody (`shared`), or of one principal. What a
         server would ask over it would be asked of any of them, so that it is not told of anything that it could ask."""
         return self.sharing != "session"
+
+    @property
+    def personal(self) -> bool:
+        """Whether each principal has connections of his own to it, with his own account."""
+        return self.auth is not None and self.auth.personal
+
+    def of(self, principal: str) -> "BackendSpec":
+        """For the connections of this principal."""
+        return replace(self, account=principal) if self.personal else self
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +282,7 @@ def same_server(before: BackendSpec | None, after: BackendSpec | None) -> bool:
     """Whether a connection that was made as configured before is still one to the configured server."""
     if before is None or after is None:
         return False
-    return before.target == after.target and before.sharing == after.sharing
+    return (before.target, before.sharing, before.auth) == (after.target, after.sharing, after.auth)
 
 
 def replaced(before: Table, after: Table) -> frozenset[str]:
@@ -254,7 +295,7 @@ def connection_name(spec: BackendSpec, whose: str = "") -> str:
     principal `whose`: another one has another name. It is the same in one process only, and says nothing of what it was
     made of."""
     target = id(spec.target.server) if isinstance(spec.target, NativeTarget) else spec.target
-    name = f"{spec.name}-{hash((target, spec.sharing)) & (1 << 64) - 1:016x}"
+    name = f"{spec.name}-{hash((target, spec.sharing, spec.auth, spec.account)) & (1 << 64) - 1:016x}"
     return name if spec.sharing in ("session", "shared") else f"{name}-{whose}"
 
 

@@ -117,6 +117,9 @@ class Resumable:
 
 TransportKind: TypeAlias = Literal["stdio", "http", "sse", "ws", "inproc"]
 """`sse` is HTTP+SSE of 2024-11-05, `ws` WebSocket."""
+UNAUTHORIZED: Final = frozenset({"not_connected", "auth_unavailable", "auth_refused", "insufficient_scope"})
+"""Reasons of `RequestFailed` and `TransportClosed` by which a server took none of our credentials: that says nothing of
+its health, and may be one user's affair. `not_connected`: the user whose account it is can help it."""
 RELATING: Final[frozenset[TransportKind]] = frozenset({"http", "inproc"})
 """Those that say which request a message belongs to (`FrameReceived.related`); the others can't."""
 

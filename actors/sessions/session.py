@@ -23,6 +23,7 @@ import msgspec
 from actors.doubt import AGAIN, REMEMBERED, Standing
 from actors.durations import Durations
 from actors.endpoints.catalogue import CatalogueChanged, Listed
+from actors.endpoints.connecting import AboutAccounts, AccountChanged, Invited, Waited
 from actors.endpoints.host import Tree
 from actors.endpoints.listing import GatherDue
 from actors.endpoints.merged import ChangeDue
@@ -108,6 +109,7 @@ SeldomMessage: TypeAlias = (
     | um.UpstreamWrongEra
     | Listed
     | CatalogueChanged
+    | AboutAccounts
     | Replaced
     | Renamed
     | Down
@@ -460,7 +462,7 @@ class SessionActor(Actor):
                 self.endpoint.upstreams.down(message)
             case um.UpstreamWrongEra():
                 self.endpoint.upstreams.wrong_era(message)
-            case Listed() | CatalogueChanged():
+            case Listed() | CatalogueChanged() | Invited() | Waited() | AccountChanged():
                 self.endpoint.about_lists(message)
             case Replaced():
                 self._reconfigured(message.before)

@@ -27,6 +27,7 @@ from actors.protocol.diagnostics import NO_DIAGNOSTICS, Diagnostics
 from actors.protocol.messages import RequestId
 from actors.protocol.operations import Operation
 from actors.protocol.table import BackendSpec, Replaced, same_server
+from actors.protocol.transport import UNAUTHORIZED
 from actors.runtime import NORMAL, Actor, Down, Exit, Ref, TaskEnded
 from actors.services import Services
 from actors.upstreams.messages import (
@@ -113,6 +114,7 @@ class Connection(Actor):
     """Temporary: it ends with those who joined it, and nobody restarts it."""
 
     __slots__ = (
+        "_account",
         "_backend",
         "_backends",
         "_begun",
@@ -161,6 +163,7 @@ class Connection(Actor):
     ) -> None:
         """`kept` is a session with the target of `spec`, which the first transport goes on with."""
         self._backend = spec.name
+        self._account = spec.account
         self._services = services
         self._backends = backends
         self._subscribers = Subscribers(shared, self._drop, self._settle_later)
@@ -357,6 +360,10 @@ class Connection(Actor):
         if self._closing and not self._tasks and self.ctx.idle:
             self.ctx.stop(NORMAL)
 
+    def _said(self, ok: bool, payload: Raw, theirs: bool) -> Raw:
+        """An outcome as callers get it: that an account is missing, the gateway says and no server."""
+        return errors.disowned(payload, UNAUTHORIZED) if self._account and theirs and not ok else payload
+
     def _measure(self, key: tuple[Ref, int], ok: bool, payload: Raw) -> None:
         """A caller's call has its outcome."""
         server_info = self._upstream.server_info
@@ -458,7 +465,8 @@ class Connection(Actor):
         """Makes a transport and runs it in a task; whether it goes on with the session that was kept."""
         self._generation += 1
         emit = Emit(self._me, self._generation)
-        transport = self._transport = self._services.connector.connect(self._settled(spec), emit, self.modern)
+        target = self._settled(spec).of(self._account) if self._account else self._settled(spec)
+        transport = self._transport = self._services.connector.connect(target, emit, self.modern)
         self._kind = transport.kind
         if self.principal is not None:
             transport.belongs_to(self.principal)

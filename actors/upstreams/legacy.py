@@ -312,7 +312,8 @@ class LegacyUpstream(Connection):
         self._measure(effect.call, effect.ok, effect.payload)
         if self._subscribers.shared:
             self._subscribers.subscribed(effect.call, effect.ok)
-        caller.reply(UpstreamOutcome(self._backend, call, effect.ok, effect.payload))
+        payload = self._said(effect.ok, effect.payload, effect.theirs) if self._account else effect.payload
+        caller.reply(UpstreamOutcome(self._backend, call, effect.ok, payload))
 
     def _held(self, effect: ev.Held) -> None:
         caller, call = key_of(effect.call)

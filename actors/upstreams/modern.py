@@ -314,6 +314,8 @@ class ModernUpstream(Connection):
         ok, payload = effect.ok, effect.payload
         if effect.call in self._answers.asked:
             ok, payload = self._answers.outcome(effect, self.ctx.now())
+        if self._account:
+            payload = self._said(ok, payload, effect.theirs)
         caller.reply(UpstreamOutcome(self._backend, call, ok, payload, effect.theirs))
 
     def _wrong_era(self, effect: mv.WrongEra) -> None:

@@ -54,8 +54,8 @@ def start_modern_upstream(
     registry: Registry,
     upstreams: DynamicSupervisor,
 ) -> Ref:
-    """The upstream connection without sessions to this backend, which everybody uses. Raises AtCapacity,
-    SystemClosed."""
+    """The upstream connection without sessions to this backend, which everybody uses, or everybody for whom `spec` is.
+    Raises AtCapacity, SystemClosed."""
     name = f"link-{connection_name(spec)}-modern"
     running = registry.whereis(name)
     return (

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from ssl import SSLContext
-from typing import Final, TypedDict
+from typing import Final, TypeAlias, TypedDict
 
 import trio
 
@@ -29,6 +29,7 @@ from actors.protocol.diagnostics import without_addresses
 from actors.protocol.messages import RequestId
 from actors.protocol.table import BackendSpec, RemoteTarget, SseTarget, StdioTarget, Target, WebSocketTarget
 from gateway.backends.bound import BoundTransport
+from gateway.backends.credentials import Credentials
 from gateway.backends.guardian import Guardian
 from gateway.backends.http_call import HttpLimits
 from gateway.backends.modern_http import ModernHttpTransport
@@ -45,6 +46,14 @@ CONNECTIONS: Final = 16_384
 """To all servers together, calls and streams."""
 STREAMS: Final = 8192
 """GET streams to one server: one per session."""
+
+
+CredentialsOf: TypeAlias = Callable[[BackendSpec], Credentials | None]
+
+
+def no_credentials(spec: BackendSpec) -> Credentials | None:
+    """The headers are all there is."""
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +156,7 @@ class _Means(TypedDict):
     streams: Pool
     log: Log
     limits: HttpLimits
+    credentials: Credentials | None
 
 
 class HttpConnector:
@@ -166,8 +176,11 @@ class HttpConnector:
         pool_limits: PoolLimits | None = None,
         tls: SSLContext | None = None,
         connections: int = CONNECTIONS,
+        credentials: CredentialsOf = no_credentials,
     ) -> None:
+        """`credentials`: what authorizes the requests to a server, if that is more than its headers."""
         self._log = log
+        self._credentials = credentials
         self._nursery = nursery
         self._connections = connections
         self._sockets = trio.CapacityLimiter(max(1, connections // 2))
@@ -182,10 +195,13 @@ class HttpConnector:
 
     def connect(self, spec: BackendSpec, emit: Callable[[TransportEvent], None], modern: bool = False) -> Transport:
         assert isinstance(spec.target, RemoteTarget)
+        credentials = self._credentials(spec)
         if isinstance(spec.target, WebSocketTarget):
-            return self._websocket(spec.name, spec.target, emit)
+            return self._websocket(spec.name, spec.target, emit, credentials)
         pools = self._pools_of(spec)
-        more = _Means(calls=pools.calls, streams=pools.streams, log=self._log, limits=self._limits)
+        more = _Means(
+            calls=pools.calls, streams=pools.streams, log=self._log, limits=self._limits, credentials=credentials
+        )
         try:
             if isinstance(spec.target, SseTarget):
                 from gateway.backends.sse_2024 import SseTransport  # which few need
@@ -196,12 +212,25 @@ class HttpConnector:
         except ValueError as error:
             return StillbornTransport(f"{spec.name}: {error}", emit)
 
-    def _websocket(self, name: str, target: WebSocketTarget, emit: Callable[[TransportEvent], None]) -> Transport:
+    def _websocket(
+        self,
+        name: str,
+        target: WebSocketTarget,
+        emit: Callable[[TransportEvent], None],
+        credentials: Credentials | None,
+    ) -> Transport:
         from gateway.backends.websocket import WebSocketTransport  # which few need, and which needs a library
 
         try:
             return WebSocketTransport(
-                name, target, emit, slots=self._sockets, log=self._log, limits=self._limits, tls=self._tls
+                name,
+                target,
+                emit,
+                slots=self._sockets,
+                log=self._log,
+                limits=self._limits,
+                tls=self._tls,
+                credentials=credentials,
             )
         except ValueError as error:
             return StillbornTransport(f"{name}: {error}", emit)

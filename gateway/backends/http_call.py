@@ -11,6 +11,7 @@ from actors.ports import FrameAccepted, FrameReceived, Positioned, RequestFailed
 from actors.protocol.messages import RequestId
 from actors.protocol.sse import SseDecoder
 from actors.runtime.boundary import Boundary, boundary
+from gateway.backends.credentials import CHALLENGING, TRIES, Credentials, Refusal
 from gateway.backends.outbox import Outgoing
 from gateway.wire.errors import ConnectError, HeaderError, PoolFullError, SizeError, WireError
 from gateway.wire.http1_client import encode_headers
@@ -67,6 +68,42 @@ class Endpoint:
     emit: Callable[[TransportEvent], None]
     sse_headers: bytes | None = None
     """Of a GET that shows whether the server has HTTP+SSE there; None: it is not asked."""
+    credentials: Credentials | None = None
+    """What goes with each request besides the configured headers."""
+
+    @property
+    def usable(self) -> bool:
+        """Whether requests may be sent."""
+        return self.credentials is None or self.credentials.usable
+
+    def when_usable(self, again: Callable[[], object]) -> bool:
+        """The same; if not, `again` is called when they may."""
+        return self.credentials is None or self.credentials.when_usable(again)
+
+    def authorized(self, headers: bytes) -> bytes:
+        """With our credentials."""
+        return headers if self.credentials is None else headers + self.credentials.lines()
+
+    async def ask(self, method: str, headers: bytes, body: bytes = b"", *, stream: bool = False) -> Response:
+        """Makes a request that nobody else sees to; where its credentials are refused, with others. Raises
+        WireError."""
+        pool = self.streams if stream else self.calls
+        for _ in range(TRIES):
+            sent = self.credentials.lines() if self.credentials is not None else b""
+            response = await pool.request(method, self.url, headers + sent, body)
+            if self.credentials is None or not self.challenges(response):
+                return response
+            challenge = await challenge_of(response, self.limits.refusal)
+            refusal = await self.credentials.refused(response.status, challenge, sent)
+            if refusal is not None:
+                raise UnauthorizedError(refusal)
+        return response
+
+    def challenges(self, response: Response) -> bool:
+        """Whether it is the credentials that are refused."""
+        if self.credentials is None or response.status not in CHALLENGING:
+            return False
+        return self.credentials.concern(response.status, response.header(b"www-authenticate").decode("latin-1"))
 
     async def speaks_sse(self, status: int, *, read: bool) -> bool:
         """Asked when the first request was refused; `read`: with an error of JSON-RPC."""
@@ -77,12 +114,20 @@ class Endpoint:
         return may_be_sse(status, read=read) and await speaks_sse(self.streams, self.url, self.sse_headers)
 
 
+class UnauthorizedError(WireError):
+    """The server takes none of our credentials."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(refusal.message, sent=False)
+        self.reason = refusal.reason
+
+
 class HttpExchange(Exchange):
     """One request on its way, of either era. It has one outcome, unless it was cancelled: a frame that holds it,
     SessionLost with its id, or RequestFailed. `over` is called after it, with what the exchange crashed of, if it did;
     not for one that was cancelled or could not be started."""
 
-    __slots__ = ("_answered", "_cancelled", "_end", "_over", "id")
+    __slots__ = ("_answered", "_cancelled", "_end", "_over", "_sent", "id")
 
     def __init__(self, end: Endpoint, id: RequestId, over: "Over") -> None:
         super().__init__()
@@ -91,6 +136,8 @@ class HttpExchange(Exchange):
         self.id = id
         self._answered = False
         self._cancelled = False
+        self._sent = b""
+        """The credentials that went with it."""
 
     def start(self) -> BaseException | None:
         """Sends it. What kept it from being sent, if anything did: then it has had its outcome."""
@@ -110,6 +157,10 @@ class HttpExchange(Exchange):
 
     async def answered(self, response: Response | None) -> None:
         try:
+            if response is not None and self._end.credentials is not None:
+                response = await self._authorized(response)
+                if response is None:
+                    return
             await self._work(response)
         except SizeError as error:
             self._fail("too_large", f"{self._end.name} sent {error}", "unknown")
@@ -127,6 +178,36 @@ class HttpExchange(Exchange):
             self._fail_by_crash()
         finally:
             self._over(self, error)
+
+    async def _authorized(self, response: Response) -> Response | None:
+        """The answer that counts: where credentials were refused and there are others, the one to the same request with
+        these. None: it has had its outcome."""
+        end, tries = self._end, 1
+        while end.credentials is not None and tries < TRIES and end.challenges(response):
+            challenge = await challenge_of(response, end.limits.refusal)
+            refusal = await end.credentials.refused(response.status, challenge, self._sent)
+            if refusal is not None:
+                self._fail(refusal.reason, f"{end.name}: {refusal.message}", "no", response.status)
+                self._over(self, None)
+                return None
+            try:
+                response = await self._send_again()
+            except WireError as error:
+                self.broke(error)
+                return None
+            tries += 1
+        return response
+
+    def _with_credentials(self, headers: bytes) -> bytes:
+        credentials = self._end.credentials
+        if credentials is None:
+            return headers
+        self._sent = credentials.lines()
+        return headers + self._sent
+
+    @abstractmethod
+    async def _send_again(self) -> Response:
+        """Makes the request once more, with the credentials that there are now."""
 
     @abstractmethod
     def _send(self) -> None:
@@ -208,11 +289,15 @@ class HttpCall(HttpExchange):
                     self.crashed(outcome.error)
 
     def _send(self) -> None:
-        end, outgoing = self._end, self._outgoing
-        headers = self._session.post_headers()
-        if outgoing.headers:
-            headers += encode_headers(outgoing.headers)
-        end.calls.start("POST", end.url, headers, outgoing.frame, self)
+        end = self._end
+        end.calls.start("POST", end.url, self._headers(), self._outgoing.frame, self)
+
+    async def _send_again(self) -> Response:
+        return await self._end.calls.request("POST", self._end.url, self._headers(), self._outgoing.frame)
+
+    def _headers(self) -> bytes:
+        headers = self._with_credentials(self._session.post_headers())
+        return headers + encode_headers(self._outgoing.headers) if self._outgoing.headers else headers
 
     async def _work(self, response: Response | None) -> None:
         if response is None:
@@ -298,7 +383,7 @@ class HttpCall(HttpExchange):
     async def _resume(self) -> None:
         end, session = self._end, self._session
         try:
-            response = await end.streams.request("GET", end.url, session.get_headers(self._trail.last_id))
+            response = await end.ask("GET", session.get_headers(self._trail.last_id), stream=True)
         except WireError:
             return
         with response:
@@ -315,9 +400,10 @@ class HttpCall(HttpExchange):
 class HttpPost:
     """A notification or a response on its way: it gets no answer, only accepted."""
 
-    __slots__ = ("_end", "_outgoing", "_session")
+    __slots__ = ("_end", "_outgoing", "_session", "reason")
 
     def __init__(self, end: Endpoint, session: HttpSession, outgoing: Outgoing) -> None:
+        self.reason = "not_accepted"
         self._end = end
         self._session = session
         self._outgoing = outgoing
@@ -327,7 +413,10 @@ class HttpPost:
         end, session = self._end, self._session
         with trio.move_on_after(end.limits.accept):
             try:
-                response = await end.calls.request("POST", end.url, session.post_headers(), self._outgoing.frame)
+                response = await end.ask("POST", session.post_headers(), self._outgoing.frame)
+            except UnauthorizedError as error:
+                self.reason = error.reason
+                return error.detail
             except WireError as error:
                 return error.detail
             with response:
@@ -351,6 +440,14 @@ class HttpPost:
         return f"HTTP {status}, {executed_by(status)}"
 
 
+async def challenge_of(response: Response, within: float) -> str:
+    """What a refusal demands; its body is read, so that the connection can be used again."""
+    challenge = response.header(b"www-authenticate").decode("latin-1")
+    with response:
+        await refusal_body(response, within)
+    return challenge
+
+
 async def refusal_body(response: Response, within: float) -> bytes:
     """What a refusal says, if that comes within so many seconds; once it is read the connection can be used again."""
     try:
@@ -363,6 +460,8 @@ async def refusal_body(response: Response, within: float) -> bytes:
 
 def reason_of(error: WireError) -> str:
     """The reason that a request fails with which could not be sent, or got no answer."""
+    if isinstance(error, UnauthorizedError):
+        return error.reason
     if isinstance(error, ConnectError):
         return "connection_refused"
     if isinstance(error, HeaderError):

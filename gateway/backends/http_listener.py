@@ -117,7 +117,7 @@ class Listener:
         # The connection of the handshake is there already, and calls wait for this stream.
         end.streams.take_idle_of(end.calls, end.url)
         try:
-            response = await end.streams.request("GET", end.url, self._session.get_headers(self._trail.last_id))
+            response = await end.ask("GET", self._session.get_headers(self._trail.last_id), stream=True)
         except WireError as error:
             self._log.debug("backend_stream_failed", backend=end.name, why=error.detail)
             self._hears()

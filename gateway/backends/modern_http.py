@@ -34,6 +34,7 @@ from actors.protocol.sse import SseDecoder
 from actors.protocol.table import HttpTarget
 from actors.runtime.boundary import Boundary
 from gateway.backends.bound import BoundTransport
+from gateway.backends.credentials import Credentials
 from gateway.backends.http_call import Endpoint, HttpExchange, HttpLimits, Over, refusal_body
 from gateway.backends.outbox import Outbox
 from gateway.backends.outbox import Outgoing as Notice
@@ -79,11 +80,12 @@ class ModernHttpTransport(BoundTransport):
         streams: Pool,
         log: Log,
         limits: HttpLimits,
+        credentials: Credentials | None = None,
     ) -> None:
         """ValueError for a URL or headers that are none."""
         self._log = log
         sse = HttpSession(target.headers).get_headers() if target.may_be_sse else None
-        self._end = Endpoint(name, parse_url(target.url), calls, streams, limits, emit, sse)
+        self._end = Endpoint(name, parse_url(target.url), calls, streams, limits, emit, sse, credentials)
         self._own = _own(target.headers)
         """Headers that every request has."""
         self._nursery: trio.Nursery | None = None
@@ -122,8 +124,9 @@ class ModernHttpTransport(BoundTransport):
         outgoing, limits = Outgoing(id, frame, headers), self._end.limits
         if self._ending.is_set() or len(self._waiting) >= limits.shared or self._waits(frame) > limits.waiting_bytes:
             self._end.emit(RequestFailed(id, "not_sent", f"{self._end.name} takes no more requests", "no"))
-        elif self._nursery is None or not self._has_room(outgoing):
+        elif self._nursery is None or not self._has_room(outgoing) or not self._end.usable:
             self._waiting.append(outgoing)
+            self._start_waiting()
         else:
             self._start(outgoing)
 
@@ -199,7 +202,7 @@ class ModernHttpTransport(BoundTransport):
 
     def _start_waiting(self) -> None:
         while self._nursery is not None and self._waiting and self._has_room(self._waiting[0]):
-            if self._ending.is_set():
+            if self._ending.is_set() or not self._end.when_usable(self._start_waiting):
                 return
             self._start(self._waiting.popleft())
 
@@ -238,7 +241,7 @@ class ModernHttpTransport(BoundTransport):
         end = self._end
         with trio.move_on_after(end.limits.accept):
             try:
-                response = await end.calls.request("POST", end.url, self._own + _lines(notice.headers), notice.frame)
+                response = await end.ask("POST", self._own + _lines(notice.headers), notice.frame)
             except WireError as error:
                 return error.detail
             with response:
@@ -284,9 +287,16 @@ class _Exchange(HttpExchange):
         self._outgoing = outgoing
 
     def _send(self) -> None:
-        end, outgoing = self._end, self._outgoing
-        pool = end.streams if outgoing.listens else end.calls
-        pool.start("POST", end.url, self._own + _lines(outgoing.headers), outgoing.frame, self)
+        headers = self._with_credentials(self._own + _lines(self._outgoing.headers))
+        self._pool.start("POST", self._end.url, headers, self._outgoing.frame, self)
+
+    async def _send_again(self) -> Response:
+        headers = self._with_credentials(self._own + _lines(self._outgoing.headers))
+        return await self._pool.request("POST", self._end.url, headers, self._outgoing.frame)
+
+    @property
+    def _pool(self) -> Pool:
+        return self._end.streams if self._outgoing.listens else self._end.calls
 
     async def _work(self, response: Response | None) -> None:
         assert response is not None

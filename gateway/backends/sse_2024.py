@@ -29,7 +29,17 @@ from actors.protocol.sse import SseDecoder, SseEvent, SseTooLargeError
 from actors.protocol.table import SseTarget
 from actors.runtime.boundary import Boundary
 from gateway.backends.bound import BoundTransport
-from gateway.backends.http_call import Endpoint, HttpExchange, HttpLimits, HttpPost, Over, reason_of, refusal_body
+from gateway.backends.credentials import Credentials
+from gateway.backends.http_call import (
+    Endpoint,
+    HttpExchange,
+    HttpLimits,
+    HttpPost,
+    Over,
+    UnauthorizedError,
+    reason_of,
+    refusal_body,
+)
 from gateway.backends.outbox import Outbox, Outgoing
 from gateway.wire.errors import WireError
 from gateway.wire.http_rules import Answered, Failed, Kind, executed_by, judge, kind_of, read, worded
@@ -65,11 +75,13 @@ class SseTransport(BoundTransport):
         streams: Pool,
         log: Log,
         limits: HttpLimits,
+        credentials: Credentials | None = None,
     ) -> None:
         """ValueError for a URL or headers that are none."""
         self._log = log
         self._emit = emit
-        self._end = Endpoint(name, parse_url(target.url, ON_SOCKET), calls, streams, limits, self._say)
+        url = parse_url(target.url, ON_SOCKET)
+        self._end = Endpoint(name, url, calls, streams, limits, self._say, credentials=credentials)
         """Of the stream."""
         self._posts_to: Endpoint | None = None
         """As soon as it is named."""
@@ -153,8 +165,10 @@ class SseTransport(BoundTransport):
         """Says why it ended, in one way or the other."""
         name = self._end.name
         try:
+            if self._end.credentials is not None:
+                await self._end.credentials.prepare()
             with trio.move_on_after(ENDPOINT_WITHIN) as opening:
-                response = await self._end.streams.request("GET", self._end.url, self._session.get_headers())
+                response = await self._end.ask("GET", self._session.get_headers(), stream=True)
                 with response:
                     if kind_of(response.status, response.header(b"content-type")) is not Kind.EVENTS:
                         await self._refused(response)
@@ -167,6 +181,9 @@ class SseTransport(BoundTransport):
             self._end_with("too_large", f"{name} sent {error}")
         except _BrokenRulesError as error:
             self._end_with("protocol", f"{name} {error}")
+        except UnauthorizedError as error:
+            self._fail_waiting(error.reason, f"{name}: {error}")
+            self._end_with(error.reason, f"{name}: {error}")
         except WireError as error:
             self._end_with(reason_of(error), f"{name}: {error}", f"{name}: {error.detail}")
 
@@ -216,7 +233,9 @@ class SseTransport(BoundTransport):
             if url != self._posts_to.url:
                 raise _BrokenRulesError("named a second endpoint")
             return False
-        self._posts_to = Endpoint(end.name, url, end.calls, end.streams, end.limits, self._say)
+        self._posts_to = Endpoint(
+            end.name, url, end.calls, end.streams, end.limits, self._say, credentials=end.credentials
+        )
         return True
 
     # Messages on their way
@@ -260,15 +279,16 @@ class SseTransport(BoundTransport):
         while batch := await self._posts.take(1):
             for outgoing in batch:
                 trouble: str | None = "the exchange crashed"
+                post = HttpPost(self._posts_to, self._session, outgoing)
                 with Boundary() as inside:
-                    trouble = await HttpPost(self._posts_to, self._session, outgoing).run()
+                    trouble = await post.run()
                 if inside.exit.error is not None:
                     self._crashed("post", inside.exit.error)
                 if trouble is not None:
                     self._log.warning("backend_post_refused", backend=self._end.name, why=trouble)
                     if outgoing.tag is not None:
                         # The owner waits for it, and nothing else could tell it.
-                        self._end_with("not_accepted", f"{self._end.name}: {without_addresses(trouble)}")
+                        self._end_with(post.reason, f"{self._end.name}: {without_addresses(trouble)}")
 
     def _crashed(self, what: str, error: BaseException) -> None:
         """A fault of one exchange: the others go on."""
@@ -326,7 +346,12 @@ class _Call(HttpExchange):
 
     def _send(self) -> None:
         end = self._end
-        end.calls.start("POST", end.url, self._session.post_headers(), self._frame, self)
+        headers = self._with_credentials(self._session.post_headers())
+        end.calls.start("POST", end.url, headers, self._frame, self)
+
+    async def _send_again(self) -> Response:
+        end, headers = self._end, self._with_credentials(self._session.post_headers())
+        return await end.calls.request("POST", end.url, headers, self._frame)
 
     async def _work(self, response: Response | None) -> None:
         assert response is not None

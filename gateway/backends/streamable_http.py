@@ -28,6 +28,7 @@ from actors.protocol.diagnostics import without_addresses
 from actors.protocol.messages import RequestId
 from actors.protocol.table import HttpTarget
 from actors.runtime.boundary import Boundary, boundary
+from gateway.backends.credentials import Credentials
 from gateway.backends.http_call import Endpoint, HttpCall, HttpExchange, HttpLimits, HttpPost
 from gateway.backends.http_listener import Listener
 from gateway.backends.outbox import Outbox, Outgoing
@@ -79,13 +80,14 @@ class StreamableHttpTransport:
         streams: Pool,
         log: Log,
         limits: HttpLimits,
+        credentials: Credentials | None = None,
     ) -> None:
         """ValueError for a URL or headers that are none."""
         self._target = target
         self._log = log
         self._session = HttpSession(target.headers)
         sse = self._session.get_headers() if target.may_be_sse else None
-        self._end = Endpoint(name, parse_url(target.url), calls, streams, limits, emit, sse)
+        self._end = Endpoint(name, parse_url(target.url), calls, streams, limits, emit, sse, credentials)
         self._nursery: trio.Nursery | None = None
         """Of tasks besides that of `run`, while there are any."""
         self._tasks = 0
@@ -263,7 +265,8 @@ class StreamableHttpTransport:
     def _has_work(self) -> bool:
         """Whether there is something to do that needs a task of its own."""
         listener = self._listener
-        return bool(self._posts or (listener is not None and listener.due) or (self._waiting and self._has_room))
+        waiting = self._waiting and self._has_room and self._end.usable
+        return bool(self._posts or (listener is not None and listener.due) or waiting)
 
     async def _work(self) -> None:
         """Does what there is to do, and what is added to it meanwhile."""
@@ -320,7 +323,7 @@ class StreamableHttpTransport:
         return len(self._calls) < self._end.limits.concurrent
 
     def _start_waiting(self) -> None:
-        while self._waiting and self._has_room and self._running:
+        while self._waiting and self._has_room and self._running and self._end.when_usable(self._start_waiting):
             nursery, outgoing = self._nursery, self._waiting[0]
             if outgoing.after is not None and nursery is None:
                 self._wake()
@@ -350,24 +353,25 @@ class StreamableHttpTransport:
         while self._posts:
             for outgoing in await self._posts.take(1):
                 with trio.CancelScope() as self._post_scope:
-                    trouble = await self._post(outgoing)
+                    trouble, reason = await self._post(outgoing)
                     if trouble is not None:
                         self._log.warning("backend_post_refused", backend=self._end.name, why=trouble)
                         if outgoing.tag is not None:
                             # The owner waits for it, and nothing else could tell it.
-                            self._end_with("not_accepted", f"{self._end.name}: {without_addresses(trouble)}")
+                            self._end_with(reason, f"{self._end.name}: {without_addresses(trouble)}")
         self._posting = False
         self._post_scope = None
         if self._ending and self._nursery is not None:
             self._finish(self._nursery)
 
-    async def _post(self, outgoing: Outgoing) -> str | None:
-        """What kept the backend from accepting a notification or a response, if anything did."""
+    async def _post(self, outgoing: Outgoing) -> tuple[str | None, str]:
+        """What kept the backend from accepting a notification or a response, if anything did; and why."""
+        post = HttpPost(self._end, self._session, outgoing)
         with Boundary() as inside:
-            return await HttpPost(self._end, self._session, outgoing).run()
+            return await post.run(), post.reason
         if inside.exit.error is not None:
             self._crashed("post", inside.exit.error)
-        return "the exchange crashed"
+        return "the exchange crashed", post.reason
 
     def _crashed(self, what: str, error: BaseException) -> None:
         """A fault of one exchange: the others go on."""
@@ -388,5 +392,8 @@ class StreamableHttpTransport:
         if self._session.id is None or self._stays:
             return
         with trio.move_on_after(self._end.limits.delete), suppress(WireError):
-            response = await self._end.calls.request("DELETE", self._end.url, self._session.delete_headers())
+            if self._end.credentials is not None:
+                await self._end.credentials.prepare()
+            headers = self._end.authorized(self._session.delete_headers())
+            response = await self._end.calls.request("DELETE", self._end.url, headers)
             response.close()

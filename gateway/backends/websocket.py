@@ -25,6 +25,7 @@ from actors.ports import (
 from actors.protocol.messages import RequestId
 from actors.protocol.table import WebSocketTarget
 from gateway.backends.bound import BoundTransport
+from gateway.backends.credentials import CHALLENGING, TRIES, Credentials
 from gateway.backends.http_call import HttpLimits, reason_of
 from gateway.backends.outbox import Outbox, Outgoing
 from gateway.wire.errors import PeerError, SizeError, WireError
@@ -51,11 +52,13 @@ class WebSocketTransport(BoundTransport):
         limits: HttpLimits,
         tls: SSLContext | None = None,
         socket_limits: WebSocketLimits | None = None,
+        credentials: Credentials | None = None,
     ) -> None:
         """ValueError for a URL that is none."""
         self._name = name
         self._url = parse_url(target.url, ON_SOCKET)
         self._headers = [(key, value) for key, value in target.headers if not _is_ours(key.lower())]
+        self._credentials = credentials
         self._emit = emit
         self._slots = slots
         self._log = log
@@ -139,15 +142,35 @@ class WebSocketTransport(BoundTransport):
     async def _connect(self, nursery: trio.Nursery) -> WebSocket | None:
         with self._opening:
             try:
-                return await open_websocket(
-                    nursery, self._url, self._headers, tls=self._tls, limits=self._socket_limits
-                )
+                return await self._opened(nursery)
             except RefusedError as error:
                 self._status = error.status
                 message = f"{self._name}: the server answered with HTTP {worded(error.status)}"
                 self._end_with("http_status", message, f"{self._name}: {error.detail}")
             except WireError as error:
                 self._failed(error)
+        return None
+
+    async def _opened(self, nursery: trio.Nursery) -> WebSocket | None:
+        """The credentials go with the handshake; None: the server takes none of them."""
+        credentials = self._credentials
+        if credentials is not None:
+            await credentials.prepare()
+        for attempt in range(TRIES):
+            sent = credentials.lines() if credentials is not None else b""
+            headers = [*self._headers, *_headers(sent)]
+            try:
+                return await open_websocket(nursery, self._url, headers, tls=self._tls, limits=self._socket_limits)
+            except RefusedError as error:
+                if credentials is None or error.status not in CHALLENGING or attempt == TRIES - 1:
+                    raise
+                if not credentials.concern(error.status, error.challenge):
+                    raise
+                self._status = error.status
+                refusal = await credentials.refused(error.status, error.challenge, sent)
+                if refusal is not None:
+                    self._end_with(refusal.reason, f"{self._name}: {refusal.message}")
+                    return None
         return None
 
     async def _converse(self, socket: WebSocket) -> None:
@@ -224,6 +247,12 @@ class WebSocketTransport(BoundTransport):
                 self._say(RequestFailed(item.id, why, message, "no", self._status, detail))
         self._say(TransportClosed(reason, message, detail))
         self._told = True
+
+
+def _headers(lines: bytes) -> list[tuple[str, str]]:
+    """Header lines as names and values."""
+    pairs = (line.partition(b":") for line in lines.split(b"\r\n") if line)
+    return [(name.decode("latin-1"), value.strip().decode("latin-1")) for name, _, value in pairs]
 
 
 def _is_ours(header: str) -> bool:

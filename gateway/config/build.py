@@ -7,7 +7,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path as FilePath
-from typing import Any
+from typing import Any, Literal
+
+from pydantic import SecretStr
+from pydantic.alias_generators import to_camel
 
 from actors.protocol.issuers import Issuer
 from actors.protocol.policy import Policy
@@ -24,18 +27,19 @@ from actors.protocol.table import (
     StdioTarget,
     Table,
     Target,
+    UpstreamAuth,
     WebSocketTarget,
 )
 from gateway.config.addresses import parse_address, parse_listen
 from gateway.config.changes import flat
 from gateway.config.issuers import issuer_of, public_url
-from gateway.config.models import SSE_TYPES, WEB_SOCKET_SCHEMES, WEB_SOCKET_TYPES, File, Server
+from gateway.config.models import SSE_TYPES, WEB_SOCKET_SCHEMES, WEB_SOCKET_TYPES, File, Server, ServerAuth
 from gateway.config.natives import made
 from gateway.config.policies import cases, policy_of
 from gateway.config.problems import ConfigError, Path, Problem, dotted, nearest
 from gateway.config.references import placed
 from gateway.config.sections import PLACE, limits_from
-from gateway.config.settings import AuditSettings, Auth, Callers, LogSettings, Settings, Tls, TracesSettings
+from gateway.config.settings import AuditSettings, Auth, Browser, Callers, LogSettings, Settings, Tls, TracesSettings
 from gateway.config.values import parse_key
 
 _SEGMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -46,6 +50,14 @@ _OWN_HEADERS = re.compile(
     re.IGNORECASE,
 )
 """Headers that the transport sets: a second value would contradict it."""
+
+_BUILT: dict[str, Literal["client_credentials", "user", "key"]] = {
+    "client_credentials": "client_credentials",
+    "user": "user",
+    "key": "key",
+}
+_KEY_HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+: ?[ -z|~]*\{key\}[ -z|~]*")
+"""One header, and where in its value the key goes."""
 
 _ORDER = [
     (PLACE[less], PLACE[more])
@@ -86,8 +98,9 @@ class Builder:
             workers=gateway.workers,
             prestart=gateway.prestart,
             new_privileges=gateway.new_privileges,
-            auth=self._auth(),
+            auth=replace(self._auth(), browser=self._browser()),
             public_url=public_url(gateway.public_url) if gateway.public_url is not None else "",
+            client_metadata_url=gateway.client_metadata_url,
             keys=tuple(parse_key(key.get_secret_value()) for key in gateway.keys),
             tls=self._tls(),
             log=self._log(),
@@ -116,7 +129,7 @@ class Builder:
             target = None if server.disabled else self._target(server, path)
             if target is not None:
                 groups = tuple(group for group, names in members.items() if name in names)
-                specs[name] = _spec(name, server, target, groups, limits)
+                specs[name] = replace(_spec(name, server, target, groups, limits), auth=self._server_auth(server, path))
                 identities[name] = server.model_dump(mode="json", include=_IDENTITY)
         endpoints = {name: Endpoint(name, "transparent", (name,)) for name in specs}
         endpoints[""] = Endpoint("", "aggregate", tuple(specs))
@@ -160,6 +173,49 @@ class Builder:
                 return SseTarget(server.url, headers)
             return HttpTarget(server.url, headers, may_be_sse=server.type is None)
         return self._native(server, path)
+
+    def _server_auth(self, server: Server, path: Path) -> UpstreamAuth | None:
+        """None where headers are all there is."""
+        auth, path = server.auth, (*path, "auth")
+        if auth is None or auth.mode not in _BUILT:
+            if auth is not None and auth.mode not in ("none", "static"):
+                self._add((*path, "mode"), "is not built: `user` and `client_credentials` are")
+                return None
+            for key in sorted(auth.model_fields_set - {"mode"}) if auth is not None else ():
+                self._add((*path, to_camel(key)), "has no meaning where `headers` are all there is")
+            return None
+        self._check_client(auth, path)
+        if auth.mode == "client_credentials":
+            if auth.client_id is None or (auth.client_secret is None and auth.private_key is None):
+                self._add(path, "needs `clientId` and `clientSecret` (or `privateKey`)")
+            if auth.catalog is not None:
+                self._add((*path, "catalog"), "is for servers with an account of each user")
+        elif server.sharing in ("shared", "pool"):
+            self._add((*path, "mode"), f'does not fit `"sharing": "{server.sharing}"`: an account is one user\'s')
+        header = auth.header.partition(":")[0].strip().lower()
+        if any(name.lower() == header for name in server.headers):
+            self._add((*path, "mode"), "sets a header that stands in `headers` too")
+        return UpstreamAuth(
+            mode=_BUILT[auth.mode],
+            issuer=auth.issuer,
+            client_id=auth.client_id,
+            client_secret=_secret(auth.client_secret),
+            private_key=_secret(auth.private_key),
+            algorithm=auth.private_key_algorithm,
+            scopes=tuple(auth.scopes),
+            catalog=_secret(auth.catalog),
+            header=auth.header,
+        )
+
+    def _check_client(self, auth: ServerAuth, path: Path) -> None:
+        if auth.client_secret is not None and auth.private_key is not None:
+            self._add((*path, "privateKey"), "stands beside `clientSecret`: a client has one of them")
+        if auth.client_id is None and (auth.client_secret is not None or auth.private_key is not None):
+            self._add((*path, "clientId"), "is missing: whose secret it is")
+        if auth.mode == "key" and not _KEY_HEADER.fullmatch(auth.header):
+            self._add((*path, "header"), "is no header with `{key}` in it, such as `X-Api-Key: {key}`")
+        if auth.issuer is not None and not auth.issuer.startswith(("https://", "http://")):
+            self._add((*path, "issuer"), "is no https:// URL")
 
     def _native(self, server: Server, path: Path) -> NativeTarget | None:
         try:
@@ -311,6 +367,45 @@ class Builder:
             tuple((name, value.get_secret_value()) for name, value in section.otlp_headers.items()),
         )
 
+    def _browser(self) -> Browser | None:
+        """None where no page has to know who is there."""
+        gateway = self.file.gateway
+        section, listen = gateway.auth.browser, parse_listen(gateway.listen)
+        path: Path = ("gateway", "auth", "browser")
+        alone = listen.loopback or bool(listen.path)
+        if section is None:
+            servers = {**self.file.mcp_servers, **self.file.servers}
+            personal = [n for n, s in servers.items() if s.auth is not None and s.auth.mode in ("user", "key")]
+            if not personal:
+                return None
+            if not gateway.public_url and not alone:
+                self._add(("gateway", "publicUrl"), "is missing: users are sent there to connect their accounts")
+            if gateway.auth.issuers:
+                self._add(path, 'is missing: `{"mode": "oidc", "clientId": …}` has users sign in at the first issuer')
+            if gateway.auth.tokens:
+                return Browser("token")
+            if not alone:
+                hint = f'says who its users are: server "{personal[0]}" has an account of each'
+                self._add(path, f"is missing: nothing {hint}")
+            return Browser("none")
+        if section.mode == "none" and not alone:
+            self._add((*path, "mode"), "is for a gateway that only this machine can reach")
+        if section.mode == "oidc" and not section.client_id:
+            self._add((*path, "clientId"), "is missing")
+        if section.mode == "oidc" and not gateway.auth.issuers:
+            self._add((*path, "mode"), "needs `auth.issuers`: users sign in at the first of them")
+        if section.mode == "proxy" and not (section.header and section.from_):
+            self._add(path, "needs `header` and `from`: a header that anybody may send says nothing")
+        if section.mode == "token" and not gateway.auth.tokens:
+            self._add((*path, "mode"), "needs `auth.tokens`")
+        return Browser(
+            section.mode,
+            section.client_id or "",
+            _secret(section.client_secret),
+            section.header or "",
+            tuple(section.from_),
+        )
+
     def _tls(self) -> Tls | None:
         section = self.file.gateway.tls
         if section is None:
@@ -333,6 +428,10 @@ class Builder:
 
     def _add(self, path: Path, message: str) -> None:
         self.problems.append(Problem(message, path))
+
+
+def _secret(secret: SecretStr | None) -> str | None:
+    return secret.get_secret_value() if secret is not None else None
 
 
 def digest(text: str) -> str:

@@ -145,7 +145,7 @@ def _filter(mcp: Any) -> tuple[frozenset[str] | None, frozenset[str]]:
 def _server(server: dict[str, Any], path: Path, folder: FilePath, adapted: Adapted, own: _Own) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in server.items():
-        if key in OWN and not (key == "sandbox" and isinstance(value, str)):  # as text it is ours
+        if key in OWN and not _is_ours(key, value):
             own.found(OWN[key], (*path, key))
         elif key == "enabled":
             message = 'is no key here: a server is left out by `"disabled": true`, and served without it'
@@ -169,6 +169,11 @@ def _server(server: dict[str, Any], path: Path, folder: FilePath, adapted: Adapt
         env = found.get("env")
         found["env"] = {**variables, **(env if isinstance(env, dict) else {})}
     return found
+
+
+def _is_ours(key: str, value: Any) -> bool:
+    """Keys that we have too, with another kind of value: `sandbox` as text, `auth` with a mode."""
+    return isinstance(value, str) if key == "sandbox" else key == "auth" and isinstance(value, dict) and "mode" in value
 
 
 def _text(value: Any) -> Any:

@@ -52,6 +52,7 @@ _BELONGS = {
     "sandbox": "command",
     "idle_stop": "command",
     "headers": "url",
+    "auth": "url",
     "options": "native",
 }
 _ANY_KIND: JsonDict = {"oneOf": [{"required": [kind]} for kind in _KINDS]}
@@ -77,6 +78,32 @@ class FoldersSection(Section):
     """Files and folders that it may read."""
     write: list[Argument] = []
     """Files and folders that it may also change."""
+
+
+class ServerAuth(Section):
+    """How the gateway is authorized at a server with a `url`, where that is more than `headers`."""
+
+    mode: Literal["none", "static", "client_credentials", "user", "key", "exchange"]
+    """`static` (or `none`): by `headers` alone. `client_credentials`: as itself, by tokens of the server's
+    authorization server. `user`: by the account of the user whose call it is, which he connects on our pages. `key`: by
+    an API key that each user gives there. (`exchange` is not built.)"""
+    issuer: str | None = None
+    """The authorization server, if not the first one that the server names; it must be among those that it names."""
+    client_id: str | None = None
+    """Our client there. Without it `user` registers one, where the authorization server allows that."""
+    client_secret: SecretStr | None = None
+    """Its secret. It is sent to one issuer: the configured one, else the first that the server has named."""
+    private_key: SecretStr | None = None
+    """Instead of a secret: a private key in PEM (`private_key_jwt`)."""
+    private_key_algorithm: Literal["ES256", "ES384", "RS256", "RS384", "PS256", "EdDSA"] = "ES256"
+    """What it signs by."""
+    scopes: list[str] = []
+    """What to ask for, besides what the server demands; without any, what it names."""
+    catalog: SecretStr | None = None
+    """Of `user` and `key`: a bearer token by which the gateway asks for lists that it shows to users who have not
+    connected yet. No call is ever made with it."""
+    header: str = "Authorization: Bearer {key}"
+    """Of `key`: the header that carries the key, written where `{key}` stands."""
 
 
 class Server(Section):
@@ -111,6 +138,8 @@ class Server(Section):
     native: str | None = None
     """A server in this process, as `module:attribute` or `path/to/file.py:attribute`, relative to this file; of a
     module or file alone, its `server`. The object is the server, or a function that makes it of the `options`."""
+    auth: ServerAuth | None = None
+    """How the gateway is authorized there, where that is more than headers. See [below](#servers-behind-oauth)."""
     options: dict[str, Any] = {}
     """What the function that makes a `native` server takes. Paths are relative to this file."""
     sharing: Literal["session", "principal", "pool", "shared"] = "session"
@@ -249,6 +278,23 @@ class IssuerSection(Section):
     """Tokens that are bound to a key of the client's (`cnf`): the gateway can't check that."""
 
 
+class BrowserSection(Section):
+    """How the pages for connecting accounts find out whose browser it is."""
+
+    mode: Literal["oidc", "token", "proxy", "none"]
+    """`oidc`: by signing in at the issuer of the gateway's own tokens. `token`: by the token of the user's client.
+    `proxy`: a login proxy in front says so. `none`: whoever opens a link is who it was made for; only where nobody but
+    this machine can reach the gateway."""
+    client_id: str | None = None
+    """Of `oidc`: the gateway's client at the issuer. Its redirect address is `<publicUrl>/connect/callback`."""
+    client_secret: SecretStr | None = None
+    """Its secret, if it has one."""
+    header: str | None = None
+    """Of `proxy`: the header that names the principal."""
+    from_: list[str] = Field([], alias="from")
+    """Of `proxy`: the addresses or networks that may say so."""
+
+
 class AuthSection(Section):
     """Who may come in. Without `tokens` and `issuers` every client is the one anonymous principal."""
 
@@ -266,6 +312,9 @@ class AuthSection(Section):
     admin listener takes these names too, with any port."""
     origins: list[OriginText] = []
     """`Origin` values allowed besides those of loopback names and the listen address."""
+    browser: BrowserSection | None = None
+    """How the pages for connecting accounts find out whose browser it is ([below](#connecting-accounts)). Without it:
+    by tokens, if there are `tokens`."""
 
 
 class TlsSection(Section):
@@ -424,6 +473,9 @@ class Gateway(Section):
     public_url: WebAddress | None = None
     """The address by which clients reach the gateway, without `/mcp`. With `issuers` everything that tells clients of
     addresses says this one."""
+    client_metadata_url: WebAddress | None = None
+    """Where the document is that describes the gateway to authorization servers, if not at
+    `<publicUrl>/connect/client-metadata.json`."""
     store: StoreUrl = SecretStr("memory://")
     """Where sessions and their streams are kept: `memory://`, or `redis://…`, which outlives the process."""
     workers: Count = 1

@@ -16,7 +16,17 @@ from pydantic.alias_generators import to_camel
 from pydantic.fields import FieldInfo
 
 from actors.protocol.table import Limits
-from gateway.config.models import Caller, File, Gateway, IntrospectionSection, IssuerSection, Server, Token, Who
+from gateway.config.models import (
+    BrowserSection,
+    Caller,
+    File,
+    Gateway,
+    IntrospectionSection,
+    IssuerSection,
+    Server,
+    Token,
+    Who,
+)
 from gateway.config.sections import PLACES, Section
 
 GUIDE = Path("docs/configuration.md")
@@ -60,7 +70,7 @@ def describe() -> None:
         # The names of other limits as they stand in a file.
         sentence = re.sub(r"`(\w+)`", lambda match: f"`{keys.get(match[1], match[1])}`", sentence)
         section.model_fields[place.key].description = sentence
-    within: list[type[Section]] = [Token, IntrospectionSection, IssuerSection]
+    within: list[type[Section]] = [Token, IntrospectionSection, IssuerSection, BrowserSection]
     for field in (*Gateway.model_fields.values(), *Server.model_fields.values()):
         within += filter(None, [_model(field.annotation)])
     models: list[type[Section]] = [Who, Caller, *within, Server, Gateway, File]
@@ -78,14 +88,17 @@ def schema_text() -> str:
 
 
 def tables() -> dict[str, str]:
-    """Tables of the guide by name: `server`, `gateway`, one for each section of either, and those of issuers."""
+    """Tables of the guide by name: `server`, `gateway`, one for each section of either (`server-…` where both have one
+    of that name), and those of issuers."""
     found = {"server": _table(Server), "gateway": _table(Gateway)}
     found |= {"issuer": _table(IssuerSection), "introspection": _table(IntrospectionSection)}
     found |= {"who": _table(Who), "as": _table(Caller)}
+    found["browser"] = _table(BrowserSection)
     for field in (*Gateway.model_fields.values(), *Server.model_fields.values()):
         model = _model(field.annotation)
         if model is not None:
-            found[str(field.alias)] = _table(model)
+            name = str(field.alias)
+            found[name if name not in found else f"server-{name}"] = _table(model)
     return found
 
 

@@ -63,6 +63,17 @@ class Address:
 
 
 @dataclass(frozen=True, slots=True)
+class Browser:
+    """How the pages for connecting accounts find out whose browser it is."""
+
+    mode: Literal["oidc", "token", "proxy", "none"]
+    client_id: str = ""
+    client_secret: str | None = field(default=None, repr=False)
+    header: str = ""
+    peers: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Auth:
     """Who may come in: bearer token by principal (none: one anonymous principal), further Hosts and Origins.
     `rights` are those of principals that have groups or scopes. `issuers`: whose tokens are taken besides; with
@@ -75,6 +86,7 @@ class Auth:
     issuers: tuple[Issuer, ...] = ()
     bind_client: bool = False
     legacy_metadata: bool = False
+    browser: Browser | None = None
 
     @property
     def asked(self) -> bool:
@@ -167,6 +179,7 @@ class Settings:
     new_privileges: bool = False
     auth: Auth = Auth()
     public_url: str = ""
+    client_metadata_url: str | None = None
     keys: tuple[bytes, ...] = field(default=(), repr=False)
     tls: Tls | None = None
     log: LogSettings = LogSettings()
@@ -212,6 +225,8 @@ class Settings:
                 found += [part for _, value in spec.target.headers for part in (value, value.split(" ")[-1])]
             elif isinstance(spec.target, StdioTarget):
                 found += [value for name, value in spec.target.env if CREDENTIAL.search(name)]
+            if spec.auth is not None:
+                found += [s for s in (spec.auth.client_secret, spec.auth.private_key, spec.auth.catalog) if s]
         found += [part for _, value in self.audit.otlp_headers for part in (value, value.split(" ")[-1])]
         if self.traces is not None:
             found += [part for _, value in self.traces.headers for part in (value, value.split(" ")[-1])]

@@ -3,7 +3,7 @@
 The serve loop cancels the app when the connection ends; that cancels the call to the door, or ends the stream.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import NamedTuple
 from urllib.parse import parse_qs
 
@@ -17,7 +17,7 @@ from gateway.http.bodies import NoRoomError, Room, Share, read_body
 from gateway.http.conversation import send_rejection, serve_websocket, unfit
 from gateway.http.request import DisconnectedError, Receive, Scope, accepts, header_map, is_json
 from gateway.http.response import Header, Send, cors_headers, preflight_headers, refusal, send_answer
-from gateway.http.routes import Health, IssuerMetadata, Mcp, Messages, Metadata, Route, Sse, Ws, route
+from gateway.http.routes import Health, IssuerMetadata, Mcp, Messages, Metadata, Pages, Route, Sse, Ws, route
 from gateway.http.security import Gate, Security
 from gateway.http.sse_channel import PARAMETER, Post, said, serve_sse
 from gateway.http.sse_stream import send_stream
@@ -37,6 +37,11 @@ def _everybody(endpoint: str, asker: Asker) -> bool:
 def _never() -> bool:
     return False
 
+
+FORM_BYTES = 32 * 1024
+"""Of a form on one of our pages."""
+ServePage = Callable[[str, str, str, Mapping[str, str], bytes, str], Awaitable[Answer]]
+"""One of our pages, by method, path, query, headers, body and the address of who asks."""
 
 _COUNTED = frozenset({"GET", "POST", "DELETE", "HEAD", "OPTIONS"})
 
@@ -76,10 +81,12 @@ class McpApp:
         sees: Callable[[str, Asker], bool] = _everybody,
         overloaded: Callable[[], bool] = _never,
         answered: Callable[[str, int], None] = _uncounted,
+        pages: ServePage | None = None,
     ) -> None:
         self._converse = converse
         self._to_stream = post
         self._answered = answered
+        self._pages = pages
         self.calls = 0
         self.streams = 0
         self._door = door
@@ -131,6 +138,8 @@ class McpApp:
     async def _respond(self, scope: Scope, receive: Receive) -> tuple["Reply | Opening", tuple[Header, ...]]:
         """The reply, and the headers that a browser needs with it."""
         headers = header_map(scope["headers"])
+        if isinstance(self._target(scope), Pages) and headers.get("origin") == "null":
+            del headers["origin"]  # a page that sends no referrer says so; its forms bring a proof of their own
         refused = self._foreign(headers)
         if refused is not None:
             known = isinstance(self._target(scope), Metadata | IssuerMetadata)
@@ -209,6 +218,8 @@ class McpApp:
         method: str = scope["method"]
         if isinstance(target, Health):
             return _HEALTHY if method in {"GET", "HEAD"} else refusal(405, "Method not allowed", ("Allow", "GET, HEAD"))
+        if isinstance(target, Pages):
+            return await self._page(scope, headers, receive)
         if isinstance(target, Metadata):
             return self._metadata(target, method)
         if isinstance(target, IssuerMetadata):
@@ -240,6 +251,21 @@ class McpApp:
         authorization, "Runtime Insufficient Scope Errors")."""
         challenge = self._authorization.insufficient(path_of(target), required_scopes(answer.body))
         return Answer(answer.status, answer.body, (*answer.headers, ("WWW-Authenticate", challenge)))
+
+    async def _page(self, scope: Scope, headers: Mapping[str, str], receive: Receive) -> Answer:
+        """Who is there, the page asks itself."""
+        if self._pages is None:
+            return refusal(404, "Not found: no such endpoint")
+        with Share(self.room) as share:
+            try:
+                body = await read_body(headers, receive, FORM_BYTES, share) if scope["method"] == "POST" else b""
+            except NoRoomError:
+                return refusal(503, "No room for a form, try again", ("Retry-After", "1"))
+            if body is None:
+                return refusal(413, f"The form is larger than {FORM_BYTES} bytes")
+            peer = (scope.get("client") or ("",))[0]
+            query = scope.get("query_string", b"").decode("latin-1")
+            return await self._pages(scope["method"], scope["path"], query, headers, body, peer)
 
     async def _ask(
         self,

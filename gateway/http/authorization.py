@@ -14,7 +14,7 @@ import msgspec
 from actors.ports import Answer, Asker, Revocations, Unproven, Verifier
 from gateway.http.request import Scope
 from gateway.http.response import refusal
-from gateway.http.routes import Health, IssuerMetadata, Mcp, Messages, Metadata, Route, Sse, Ws
+from gateway.http.routes import Health, IssuerMetadata, Mcp, Messages, Metadata, Pages, Route, Sse, Ws
 from gateway.http.security import NOBODY, Gate
 from gateway.http.standing import Standing
 
@@ -172,7 +172,7 @@ def path_of(target: Route | None) -> str:
             return _below("/ws", endpoint)
         case Sse(endpoint) | Messages(endpoint):
             return _below("/sse", endpoint)
-        case Health() | Metadata() | IssuerMetadata() | None:
+        case Health() | Metadata() | IssuerMetadata() | Pages() | None:
             return "/mcp"
 
 

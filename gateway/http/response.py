@@ -60,7 +60,7 @@ def preflight_headers(origin: str | None, requested: str | None) -> tuple[Header
 async def send_answer(send: Send, answer: Answer, extra: tuple[Header, ...] = (), *, head_only: bool = False) -> None:
     """Writes a whole answer."""
     headers = [*encoded(answer.headers), *extra]
-    if answer.body:
+    if answer.body and not any(name == b"content-type" for name, _ in headers):
         headers.append((b"content-type", b"application/json"))
     if answer.status != 204:
         headers.append((b"content-length", b"%d" % len(answer.body)))

@@ -41,6 +41,11 @@ class Metadata:
 
 
 @dataclass(frozen=True, slots=True)
+class Pages:
+    """`/connect` and what is below: the pages on which users connect their accounts."""
+
+
+@dataclass(frozen=True, slots=True)
 class Health:
     """`/healthz`: the process answers."""
 
@@ -50,7 +55,7 @@ class IssuerMetadata:
     """`/.well-known/oauth-authorization-server`: where clients of 2025-03-26 look for the issuer."""
 
 
-Route: TypeAlias = Mcp | Ws | Sse | Messages | Metadata | IssuerMetadata | Health
+Route: TypeAlias = Mcp | Ws | Sse | Messages | Metadata | IssuerMetadata | Pages | Health
 
 WELL_KNOWN = "/.well-known/oauth-protected-resource"
 
@@ -72,6 +77,8 @@ def route(path: str, raw: bytes = b"") -> Route | None:
         return IssuerMetadata()
     if path == "/healthz":
         return _HEALTH
+    if path == "/connect" or path.startswith("/connect/"):
+        return Pages()
     if path in {"/ws", "/ws/"}:
         return Ws("")
     if path in {"/sse", "/sse/"}:

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 from urllib.parse import urlencode, urlsplit
 
 from gateway.oauth import grants, metadata
@@ -64,6 +64,20 @@ class Discovery:
         if server is None:
             raise OAuthError("no_metadata", f"{shown(chosen)} has no metadata")
         return Provider(resource, server, trusted)
+
+    async def server(self, issuer: str) -> AuthorizationServer:
+        """The metadata of an issuer that the operator has named. Raises OAuthError."""
+        server = await self._server(issuer, trusted_by(issuer, issuer))
+        if server is None:
+            raise OAuthError("no_metadata", f"{shown(issuer)} has no metadata")
+        return server
+
+    async def id_token(
+        self, issuer: str, endpoint: str, client: Client, form: Mapping[str, str], now: float
+    ) -> Mapping[str, Any]:
+        """What the ID token says that a token endpoint gives for this. Raises OAuthError."""
+        answer = await self._post(issuer, endpoint, client, form, now, trusted_by(issuer, issuer))
+        return grants.id_claims(issuer, answer.status, answer.body)
 
     async def _resource(self, url: str, challenge: Challenge | None, trusted: frozenset[str]) -> Resource | None:
         named = challenge.parameters.get("resource_metadata") if challenge is not None else None

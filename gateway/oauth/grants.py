@@ -248,7 +248,7 @@ def tokens(issuer: str, status: int, body: bytes, asked: Sequence[str], now: flo
     if status != 200:
         _refused(issuer, status, answer)
     access, kind = answer.get("access_token"), answer.get("token_type")
-    if not isinstance(access, str) or not _fits_header(access):
+    if not isinstance(access, str) or not fits_header(access):
         raise OAuthError("bad_answer", f"{shown(issuer)} gave no access token")
     if not isinstance(kind, str) or kind.lower() != "bearer":
         raise OAuthError("bad_answer", f"{shown(issuer)} gave a token of another type than Bearer")
@@ -260,6 +260,23 @@ def tokens(issuer: str, status: int, body: bytes, asked: Sequence[str], now: flo
         now + lives if lives is not None else None,
         tuple(scope.split()) if isinstance(scope, str) else tuple(asked),
     )
+
+
+def id_claims(issuer: str, status: int, body: bytes) -> Mapping[str, Any]:
+    """The claims of the ID token in the answer of a token endpoint, unchecked. Raises OAuthError."""
+    answer = _answer(body)
+    if status != 200:
+        _refused(issuer, status, answer)
+    token = answer.get("id_token")
+    parts = token.split(".") if isinstance(token, str) and len(token) <= TOKEN_MAX else []
+    try:
+        payload = base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)) if len(parts) == 3 else b""
+    except ValueError:
+        payload = b""
+    claims = _answer(payload)
+    if not claims:
+        raise OAuthError("bad_answer", f"{shown(issuer)} gave no ID token")
+    return claims
 
 
 def _refused(issuer: str, status: int, answer: Mapping[str, Any]) -> None:
@@ -283,7 +300,8 @@ def _seconds(value: object) -> float | None:
     return min(seconds, 10 * 365 * 86400.0) if seconds is not None and seconds > 0 else None
 
 
-def _fits_header(token: str) -> bool:
+def fits_header(token: str) -> bool:
+    """Whether a header can carry it."""
     return 0 < len(token) <= TOKEN_MAX and token.isascii() and all(" " < character < "\x7f" for character in token)
 
 

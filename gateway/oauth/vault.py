@@ -74,8 +74,8 @@ class Vault:
 
     async def read(self, place: Place) -> Kept | None:
         """The account, if there is one that can be read."""
-        key = _key("account", place.principal, place.backend, place.url)
-        found = _there(await self._shelf.read(key))
+        key = shelf_key("account", place.principal, place.backend, place.url)
+        found = there(await self._shelf.read(key))
         if found is None or not found.value:
             return None
         plain = self._sealer.unseal(found.value.decode(), _context(key, place))
@@ -88,12 +88,12 @@ class Vault:
 
     async def put(self, place: Place, account: Account, *, instead: str | None = None) -> str | None:
         """Keeps an account → its tag; None where another one stands than is expected (`instead`)."""
-        key = _key("account", place.principal, place.backend, place.url)
+        key = shelf_key("account", place.principal, place.backend, place.url)
         sealed = self._sealer.seal(msgspec.json.encode(_Sealed(account)), _context(key, place)).encode()
         tag = await self._shelf.put(key, sealed, LIVES, instead=instead)
         if isinstance(tag, Failed) and tag.reason is Refused.FENCED:
             return None
-        return _there(tag)
+        return there(tag)
 
     async def remember(self, place: Place) -> None:
         """Has the account found by `places`."""
@@ -101,25 +101,25 @@ class Vault:
 
     async def drop(self, place: Place, tag: str) -> bool:
         """The account is no more; False where it is another one by now."""
-        key = _key("account", place.principal, place.backend, place.url)
+        key = shelf_key("account", place.principal, place.backend, place.url)
         outcome = await self._shelf.put(key, b"", 1.0, instead=tag)
         if isinstance(outcome, Failed) and outcome.reason is Refused.FENCED:
             return False
-        _there(outcome)
+        there(outcome)
         await self._shelf.name(_name(place), there=False)
         return True
 
     async def take(self, place: Place) -> Account | None:
         """The account, which is no more."""
         kept = await self.read(place)
-        _there(await self._shelf.take(_key("account", place.principal, place.backend, place.url)))
+        there(await self._shelf.take(shelf_key("account", place.principal, place.backend, place.url)))
         await self._shelf.name(_name(place), there=False)
         return kept.account if kept is not None else None
 
     async def places(self) -> Sequence[Place]:
         """Of all accounts, those that have ended lately included."""
         found = []
-        for name in _there(await self._shelf.names()):
+        for name in there(await self._shelf.names()):
             try:
                 found.append(Place(*msgspec.json.decode(name, type=tuple[str, str, str])))
             except msgspec.MsgspecError:
@@ -128,19 +128,19 @@ class Vault:
 
     async def lock(self, place: Place, who: str, seconds: float) -> bool:
         """Whether this one may renew the account now."""
-        key = _key("account", place.principal, place.backend, place.url)
-        return _there(await self._shelf.lock(key, who, seconds))
+        key = shelf_key("account", place.principal, place.backend, place.url)
+        return there(await self._shelf.lock(key, who, seconds))
 
     async def unlock(self, place: Place, who: str) -> None:
         """It is done."""
-        await self._shelf.unlock(_key("account", place.principal, place.backend, place.url), who)
+        await self._shelf.unlock(shelf_key("account", place.principal, place.backend, place.url), who)
 
     # Clients
 
     async def client(self, backend: str, url: str, issuer: str, redirect_uri: str) -> Client | None:
         """The client that was registered there for this server, by any replica."""
-        key = _key("client", backend, url, issuer, redirect_uri)
-        found = _there(await self._shelf.read(key))
+        key = shelf_key("client", backend, url, issuer, redirect_uri)
+        found = there(await self._shelf.read(key))
         plain = self._sealer.unseal(found.value.decode(), key.encode()) if found is not None else None
         if not plain:
             return None
@@ -151,33 +151,35 @@ class Vault:
 
     async def keep_client(self, backend: str, url: str, issuer: str, redirect_uri: str, client: Client | None) -> None:
         """Keeps it, or forgets it."""
-        key = _key("client", backend, url, issuer, redirect_uri)
+        key = shelf_key("client", backend, url, issuer, redirect_uri)
         if client is None:
-            _there(await self._shelf.take(key))
+            there(await self._shelf.take(key))
         else:
             sealed = self._sealer.seal(msgspec.json.encode(_SealedClient(client)), key.encode())
-            _there(await self._shelf.put(key, sealed.encode(), CLIENT_LIVES))
+            there(await self._shelf.put(key, sealed.encode(), CLIENT_LIVES))
 
     async def first_issuer(self, backend: str, url: str, client_id: str, issuer: str) -> str:
         """The issuer that a configured secret belongs to where none is configured: the first one that the server
         named. Its secret goes to no other one, whatever the server names later."""
-        key = _key("issuer", backend, url, client_id)
-        found = _there(await self._shelf.read(key))
+        key = shelf_key("issuer", backend, url, client_id)
+        found = there(await self._shelf.read(key))
         if found is None:
             tag = await self._shelf.put(key, issuer.encode(), CLIENT_LIVES, instead="")
             if not isinstance(tag, Failed):
                 return issuer
-            found = _there(await self._shelf.read(key))
+            found = there(await self._shelf.read(key))
         return found.value.decode() if found is not None else issuer
 
 
-def _there(outcome: "Failed | _T") -> "_T":
+def there(outcome: "Failed | _T") -> "_T":
+    """What the shelf has, or AwayError."""
     if isinstance(outcome, Failed):
         raise AwayError("store_away", "the store of the accounts is not available")
     return outcome
 
 
-def _key(kind: str, *parts: str) -> str:
+def shelf_key(kind: str, *parts: str) -> str:
+    """Where a value of this kind stands: a digest, which says nothing of its parts."""
     digest = hashlib.sha256(kind.encode())
     for part in parts:
         data = part.encode()

@@ -55,9 +55,11 @@ class WebSocketLimits:
 class RefusedError(WireError):
     """The peer answered the handshake with an HTTP status."""
 
-    def __init__(self, status: int, origin: str) -> None:
+    def __init__(self, status: int, origin: str, challenge: str = "") -> None:
+        """`challenge`: its `WWW-Authenticate`."""
         super().__init__(f"the server answered with HTTP {status}", sent=False, origin=origin)
         self.status = status
+        self.challenge = challenge
 
 
 class WebSocket:
@@ -90,7 +92,8 @@ class WebSocket:
             return
         origin, error = str(url.origin), self._reader.error if self._reader is not None else None
         if isinstance(error, ConnectionRejected):
-            raise RefusedError(error.status_code, origin)
+            fields = [value.decode("latin-1") for name, value in error.headers or () if name == b"www-authenticate"]
+            raise RefusedError(error.status_code, origin, ", ".join(fields))
         why = "no handshake" if self._reader is None else "the peer does not speak WebSocket there"
         raise ConnectError(f"{why} within {self._limits.opening:g} s" if self._reader is None else why, origin)
 

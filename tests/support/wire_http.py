@@ -188,7 +188,8 @@ class AsgiHttp:
         scope = {
             "type": "http",
             "method": method,
-            "path": path,
+            "path": path.partition("?")[0],
+            "query_string": path.partition("?")[2].encode(),
             "headers": [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in every],
         }
         self._nursery.start_soon(self._run, scope, body, exchange)

@@ -31,10 +31,11 @@ class State(Struct, frozen=True, array_like=True):
 
     park: the call waits at its backend, in the affinity pool's life `incarnation`, as `suspend`, and its server
     requests are those of this `round`. wrap: the backend keeps nothing but its own `upstream` state. rerun: nothing
-    is kept; the request runs again once the user has been to these `urls`.
+    is kept; the request runs again once the user has been to these `urls`. connect: so does it once he has connected
+    his account there.
     """
 
-    kind: Literal["park", "wrap", "rerun"]
+    kind: Literal["park", "wrap", "rerun", "connect"]
     backend: str
     principal: str
     method: str

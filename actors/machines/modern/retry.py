@@ -6,7 +6,7 @@ the backend keeps its own state (*wrap*), or nothing is kept and the request run
 """
 
 from collections.abc import Callable
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 from msgspec import Raw, Struct
@@ -108,9 +108,16 @@ def sent_away(
     return True, _visit(request, backend, asked, sealer)
 
 
-def _visit(request: Request, backend: str, asked: tuple[str, ...], sealer: Sealer) -> Raw:
+def connecting(request: Request, backend: str, params: Raw, sealer: Sealer) -> Raw:
+    """The result that sends the user to our page; the request runs again when he has connected his account."""
+    return _visit(request, backend, (bytes(params).decode(),), sealer, "connect")
+
+
+def _visit(
+    request: Request, backend: str, asked: tuple[str, ...], sealer: Sealer, kind: Literal["rerun", "connect"] = "rerun"
+) -> Raw:
     questions = [InputRequest(_key(n), "elicitation/create", Raw(params.encode())) for n, params in enumerate(asked)]
-    return input_required.build(questions, request_state.seal(_state(request, "rerun", backend, urls=asked), sealer))
+    return input_required.build(questions, request_state.seal(_state(request, kind, backend, urls=asked), sealer))
 
 
 def _key(number: int) -> str:
@@ -133,10 +140,12 @@ def _state(request: Request, kind: Any, backend: str, **members: Any) -> State:
 
 
 class Fresh(Struct, frozen=True):
-    """A request like any other. `backend`: the only one that may get it (None: whose it is)."""
+    """A request like any other. `backend`: the only one that may get it (None: whose it is). `visited`: its user has
+    gone to our page, and may be there still."""
 
     params: Raw
     backend: str | None = None
+    visited: bool = False
 
 
 class Waiting(Struct, frozen=True):
@@ -202,11 +211,12 @@ def _visited(request: Request, state: State, answers: dict[str, Raw], sealer: Se
     for answer in given:
         if answer:
             input_required.check("elicitation/create", answer)
+    ours = state.kind == "connect"
     if not all(given):
-        return Settled(True, _visit(request, state.backend, state.urls, sealer))
+        return Settled(True, _visit(request, state.backend, state.urls, sealer, "connect" if ours else "rerun"))
     if all(msgspec.json.decode(answer, type=_Elicited).action == "accept" for answer in given):
         bare: dict[str, Raw | None] = {"requestState": None, "inputResponses": None}
-        return Fresh(json.replace_members(request.params, bare), state.backend)
+        return Fresh(json.replace_members(request.params, bare), state.backend, ours)
     words = "The user did not go to the address that the server asked for."
     if request.method == "tools/call":
         return Settled(True, json.dumps({"content": [{"type": "text", "text": words}], "isError": True}))

@@ -41,6 +41,7 @@ from actors.protocol.diagnostics import NO_DIAGNOSTICS, Diagnostics, reason_of, 
 from actors.protocol.messages import EMPTY, Error, Notification, Request, RequestId, Result
 from actors.protocol.methods import LIST_CHANGED, METHODS, SET_LEVEL, SUBSCRIBE, UNSUBSCRIBE, UPDATED
 from actors.protocol.persistent import EMPTY_MAP, PersistentMap
+from actors.protocol.transport import UNAUTHORIZED
 from actors.protocol.versions import LATEST_HANDSHAKE, VERSIONS
 
 SERVER_INFO_BYTES: Final = 1024 * 1024
@@ -361,7 +362,7 @@ def _fail(
     shown = diagnostics.unstarted if ran else diagnostics
     upstream, ended = _end_calls(upstream, reason, message, shown)
     error = failure(reason, message, "unknown" if ran else "no", upstream.server, shown)
-    down = ev.Down(reason, message, error, counts, diagnostics, ran)
+    down = ev.Down(reason, message, error, counts and reason not in UNAUTHORIZED, diagnostics, ran)
     return _lost(upstream, [ev.StopClock(), ev.Hang(), *ended, down])
 
 

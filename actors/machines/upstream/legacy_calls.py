@@ -268,7 +268,7 @@ def _response(upstream: Upstream, message: Result | Error, related: RequestId | 
         upstream = replace(upstream, lost_once=False)
     if isinstance(message, Result):
         return _finished(upstream, id, call, True, message.result)
-    return _finished(upstream, id, call, False, message.error)
+    return _finished(upstream, id, call, False, message.error, theirs=True)
 
 
 def send_failed(upstream: Upstream, event: ev.SendFailed) -> Step:
@@ -280,7 +280,9 @@ def send_failed(upstream: Upstream, event: ev.SendFailed) -> Step:
     return _finished(upstream, event.id, call, False, error)
 
 
-def _finished(upstream: Upstream, id: RequestId, call: ev.Called, ok: bool, outcome: Raw) -> Step:
+def _finished(
+    upstream: Upstream, id: RequestId, call: ev.Called, ok: bool, outcome: Raw, *, theirs: bool = False
+) -> Step:
     """The outcome of the request with this id."""
     upstream = replace(upstream, pending=upstream.pending.without(id))
     if call.call is None:
@@ -288,7 +290,7 @@ def _finished(upstream: Upstream, id: RequestId, call: ev.Called, ok: bool, outc
         return upstream, [*_restored(call), *more]
     if ok and call.method in REMEMBERED:
         upstream = _remember(upstream, call)
-    effects: ev.Effects = [ev.Finish(call.call, ok, outcome)]
+    effects: ev.Effects = [ev.Finish(call.call, ok, outcome, theirs)]
     if upstream.asked:
         upstream, more = _settle_asked(upstream, call.call)
         effects += more

@@ -32,6 +32,7 @@ from actors.protocol import capabilities, errors, meta, payload
 from actors.protocol.diagnostics import NO_DIAGNOSTICS, Diagnostics, reason_of, refusal_of, without_addresses
 from actors.protocol.messages import EMPTY, RequestId
 from actors.protocol.persistent import EMPTY_MAP, PersistentMap
+from actors.protocol.transport import UNAUTHORIZED
 from actors.protocol.versions import MODERN
 
 PROBES: Final = 2
@@ -213,7 +214,7 @@ def fail(
     upstream, effects = _end_sent(upstream, reason, message, shown)
     upstream, more = _end_waiting(upstream, failure(reason, message, "no", upstream.server, shown))
     error = failure(reason, message, "unknown" if ran else "no", upstream.server, shown)
-    down = ev.Down(reason, message, error, counts, diagnostics, ran)
+    down = ev.Down(reason, message, error, counts and reason not in UNAUTHORIZED, diagnostics, ran)
     return _lost(upstream, [ev.StopClock(), StopTimer(PROBE_CLOCK), ev.Hang(), *effects, *more, down])
 
 

@@ -1,0 +1,46 @@
+"""What authorizes the requests of a transport, where that is more than headers that stand in the configuration.
+
+A server's challenge (RFC 9110, section 11.6.1) is meant for the gateway: it goes to the credentials and nowhere else.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+CHALLENGING: Final = frozenset({401, 403})
+"""Statuses by which a server may say that it wants other credentials. Of both it is sure that nothing was executed."""
+TRIES: Final = 3
+"""Requests in all for one that is refused so: with other tokens, and once with more rights."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """There are no credentials that the server would take. `reason` is one of `actors.protocol.transport.UNAUTHORIZED`;
+    the message is for clients."""
+
+    reason: str
+    message: str
+
+
+class Credentials(Protocol):
+    """Of one transport."""
+
+    @property
+    def usable(self) -> bool:
+        """Whether a request may be sent with `lines` as they are now."""
+
+    def when_usable(self, again: Callable[[], object]) -> bool:
+        """The same; if not, they are brought up to date, and `again` is called when that is done. It never waits."""
+
+    def lines(self) -> bytes:
+        """Header lines for a request; none, if there is nothing to send."""
+
+    async def prepare(self) -> None:
+        """Brings them up to date. Takes a bounded time, and never fails."""
+
+    def concern(self, status: int, challenge: str) -> bool:
+        """Whether it is the credentials that a server refuses by this status and `WWW-Authenticate`."""
+
+    async def refused(self, status: int, challenge: str, sent: bytes) -> Refusal | None:
+        """A server has refused what was `sent`. None: `lines` are others now, and the request may be made once more.
+        Takes a bounded time."""

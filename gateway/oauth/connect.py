@@ -1,0 +1,377 @@
+"""What the pages do: who is there, what he may see, and what his buttons mean.
+
+Before anybody is sent to an authorization server, the page has established that the user of this browser is the
+principal whose account it will be (2026-07-28, client/elicitation, "Phishing"). How, says `Login`. The callback asks
+again.
+"""
+
+import ipaddress
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from http.cookies import CookieError, SimpleCookie
+from typing import Any, Final, Literal
+from urllib.parse import parse_qsl, urlsplit
+
+import msgspec
+from msgspec import Struct
+
+from actors.ports import Log, Sealer
+from actors.protocol.table import BackendSpec, Table
+from gateway.oauth import grants, pages
+from gateway.oauth.errors import AwayError, OAuthError, shown
+from gateway.oauth.flows import Flow, Flows
+from gateway.oauth.login import SignIn
+from gateway.oauth.service import Authorization, url_of
+from gateway.oauth.vault import Place
+
+SESSION: Final = 900.0
+"""Seconds for which a browser is known to be a principal's."""
+LONGEST_FORM: Final = 32 * 1024
+"""Bytes of a form."""
+HEADERS: Final = (
+    (
+        "Content-Security-Policy",
+        "default-src 'none'; style-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'",
+    ),
+    ("Referrer-Policy", "no-referrer"),
+    ("Cache-Control", "no-store"),
+    ("X-Content-Type-Options", "nosniff"),
+    ("X-Frame-Options", "DENY"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """How a browser shows whose it is. `oidc`: at the login of the principal's own issuer, with this client. `token`:
+    by a form for the gateway's token. `proxy`: a login proxy at one of these addresses says so in this header. `none`:
+    it need not, since only this machine can reach the gateway."""
+
+    mode: Literal["oidc", "token", "proxy", "none"] = "none"
+    client_id: str = ""
+    client_secret: str | None = field(default=None, repr=False)
+    header: str = ""
+    peers: tuple[str, ...] = ()
+    anonymous: str = ""
+    """Who everybody is where nobody has to say who he is; "": one has to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request for a page. Header names are lower-case."""
+
+    method: str
+    path: str
+    query: str = ""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: bytes = field(default=b"", repr=False)
+    peer: str = ""
+
+    @property
+    def form(self) -> dict[str, str]:
+        return _pairs(self.body.decode("utf-8", "replace"))
+
+    @property
+    def answer(self) -> dict[str, str]:
+        """What stands in the query. Of two values of one name neither counts."""
+        return _pairs(self.query)
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """The answer."""
+
+    status: int
+    body: bytes
+    headers: tuple[tuple[str, str], ...] = ()
+    type: str = "text/html; charset=utf-8"
+
+
+class _Browser(Struct, frozen=True):
+    """What a browser keeps, sealed. `id`: which one it is; `nonce`: since it pressed *Connect*; `principal`: whose."""
+
+    id: str
+    nonce: str = ""
+    principal: str = ""
+    until: float = 0.0
+
+
+class Connect:
+    """Of one process. `who`: whose a token of the gateway's is."""
+
+    def __init__(
+        self,
+        public_url: str,
+        client_metadata_url: str | None,
+        login: Login,
+        flows: Flows,
+        authorization: Authorization[Any],
+        table: Callable[[], Table],
+        sealer: Sealer,
+        who: Callable[[str], Awaitable[str | None]],
+        sign_in: SignIn | None,
+        log: Log,
+    ) -> None:
+        self._base = public_url
+        self._client_metadata_url = client_metadata_url
+        self._login = login
+        self._flows = flows
+        self._authorization = authorization
+        self._table = table
+        self._sealer = sealer
+        self._who = who
+        self._sign_in = sign_in
+        self._log = log
+        self._secure = public_url.startswith("https://")
+        self._cookie = "__Host-stagedoor" if self._secure else "stagedoor"
+
+    async def __call__(self, request: Request) -> Page:
+        """One page; whatever goes wrong is one too."""
+        if request.path == pages.STYLE_PATH:
+            return Page(200, pages.STYLE.encode(), HEADERS[1:4], "text/css; charset=utf-8")
+        if request.path == "/connect/client-metadata.json":
+            return self._client_metadata()
+        if request.method not in ("GET", "HEAD", "POST"):
+            return self._page(405, "Not possible", pages.text("This page is only looked at."))
+        browser = self._browser(request)
+        try:
+            if request.path in ("/connect", "/connect/"):
+                return await self._list(request, browser)
+            if request.path == "/connect/callback":
+                return await self._callback(request, browser)
+            return await self._flow(request, browser, request.path.removeprefix("/connect/"))
+        except AwayError as error:
+            return self._page(503, "Not possible just now", pages.text(f"{error}. Try again in a while."))
+        except OAuthError as error:
+            self._log.info("connect_failed", reason=error.reason, error=str(error))
+            return self._page(400, "That did not work", pages.text(str(error)), pages.link("/connect", "Your accounts"))
+
+    def _client_metadata(self) -> Page:
+        url = self._client_metadata_url or f"{self._base}/connect/client-metadata.json"
+        body = msgspec.json.encode(grants.client_document(url, f"{self._base}/connect/callback"))
+        return Page(200, body, (("Cache-Control", "max-age=300"),), "application/json")
+
+    # Browsers
+
+    def _browser(self, request: Request) -> _Browser:
+        try:
+            found = SimpleCookie(request.headers.get("cookie", "")).get(self._cookie)
+        except CookieError:
+            found = None
+        plain = self._sealer.unseal(found.value, b"browser") if found is not None else None
+        try:
+            browser = msgspec.json.decode(plain, type=_Browser) if plain is not None else None
+        except msgspec.MsgspecError:
+            browser = None
+        return browser or _Browser(secrets.token_urlsafe(12))
+
+    def _kept(self, browser: _Browser) -> tuple[str, str]:
+        value = self._sealer.seal(msgspec.json.encode(browser), b"browser")
+        secure = "; Secure" if self._secure else ""
+        return ("Set-Cookie", f"{self._cookie}={value}; Path=/; HttpOnly; SameSite=Lax; Max-Age=3600{secure}")
+
+    def _csrf(self, browser: _Browser) -> str:
+        return self._sealer.seal(browser.id.encode(), b"csrf")
+
+    def _checked(self, request: Request, browser: _Browser) -> dict[str, str]:
+        """The form, if it is of a page that this browser got from us."""
+        given = request.form
+        csrf = self._sealer.unseal(given.get("csrf", ""), b"csrf")
+        if csrf is None or not secrets.compare_digest(csrf.decode(), browser.id):
+            raise OAuthError("bad_form", "this form is not of this browser, or too old: open the page again")
+        return given
+
+    # Who is there
+
+    def _principal(self, request: Request, browser: _Browser, wanted: str | None) -> str | None:
+        """Whose browser it is; None: nobody knows yet. `wanted`: whose it should be."""
+        login = self._login
+        if login.mode == "none":
+            return login.anonymous or wanted
+        if login.mode == "proxy":
+            return request.headers.get(login.header.lower()) or None if _is_of(request.peer, login.peers) else None
+        return browser.principal if browser.principal and browser.until > time.time() else None
+
+    async def _ask_who(self, request: Request, browser: _Browser, wanted: str | None) -> Page:
+        """The page that asks who is there, or what comes of its form."""
+        login, here = self._login, request.path
+        if login.mode == "oidc" and self._sign_in is not None:
+            issuer = self._sign_in.issuer_of(wanted)
+            if request.method != "POST":
+                host = urlsplit(issuer).netloc
+                return self._with(
+                    browser,
+                    "Sign in first",
+                    pages.text(f"Show who you are at {host}. Then you can connect your accounts."),
+                    pages.form(here, self._csrf(browser), "Sign in", [("action", "sign-in")]),
+                )
+            self._checked(request, browser)
+            browser = msgspec.structs.replace(browser, nonce=browser.nonce or secrets.token_urlsafe(16))
+            onward = await self._sign_in.begin(issuer, browser.nonce, here)
+            return self._onward(browser, "Sign in", onward)
+        if login.mode == "token":
+            if request.method == "POST" and "token" in request.form:
+                principal = await self._who(self._checked(request, browser)["token"])
+                if principal is not None:
+                    known = msgspec.structs.replace(browser, principal=principal, until=time.time() + SESSION)
+                    return self._onward(known, "Thank you", here)
+            tried = pages.text("This token is not known here.") if request.method == "POST" else ""
+            field = pages.secret_field("token", "Your token for this gateway")
+            words = pages.text("Show who you are, by the token that your MCP client uses.")
+            form = pages.form(here, self._csrf(browser), "Go on", (), field)
+            return self._with(browser, "Who are you?", tried, words, form, status=403 if tried else 200)
+        return self._page(403, "Not for you", pages.text("It could not be said who you are."))
+
+    # The list
+
+    async def _list(self, request: Request, browser: _Browser) -> Page:
+        principal = self._principal(request, browser, None)
+        if principal is None:
+            if self._login.mode == "none":
+                words = "Here nobody has to say who he is: open the address that your client shows you."
+                return self._page(200, "Your accounts", pages.text(words))
+            return await self._ask_who(request, browser, None)
+        if request.method == "POST" and "action" in request.form:
+            return await self._act(request, browser, principal)
+        entries = [await self._entry(principal, spec) for spec in self._personal()]
+        return self._with(browser, "Your accounts", pages.accounts(entries, self._csrf(browser)))
+
+    def _personal(self) -> list[BackendSpec]:
+        return [spec for spec in self._table().backends.values() if spec.personal]
+
+    async def _entry(self, principal: str, spec: BackendSpec) -> pages.Entry:
+        account = self._authorization.account(spec, principal)
+        await account.read()
+        state = "connected" if account.connected else "has to be connected again" if account.tag else "not connected"
+        return pages.Entry(spec.name, state, bool(account.tag))
+
+    async def _act(self, request: Request, browser: _Browser, principal: str) -> Page:
+        given = self._checked(request, browser)
+        spec = self._table().backends.get(given.get("backend", ""))
+        if spec is None or not spec.personal:
+            raise OAuthError("unknown_server", "there is no such server")
+        if given["action"] == "disconnect":
+            await self._authorization.disconnect(self._flows, spec, principal)
+            return self._onward(browser, "Disconnected", "/connect")
+        account = self._authorization.account(spec, principal)
+        handle = await self._flows.begin(self._authorization.flow_of(account))
+        return self._onward(browser, "Connect", f"/connect/{handle}")
+
+    # One flow
+
+    async def _flow(self, request: Request, browser: _Browser, handle: str) -> Page:
+        flow = await self._flows.read(handle) if len(handle) < 64 else None
+        spec = self._table().backends.get(flow.backend) if flow is not None else None
+        if flow is None or spec is None or not spec.personal or url_of(spec) != flow.url:
+            words = pages.text("This link is over. Open your accounts, or try again in your client.")
+            return self._page(404, "Nothing here", words, pages.link("/connect", "Your accounts"))
+        principal = self._principal(request, browser, flow.principal)
+        if principal is None:
+            return await self._ask_who(request, browser, flow.principal)
+        if principal != flow.principal:
+            self._log.warning("connect_refused", backend=flow.backend, why="another principal")
+            words = "This link was made for somebody else. It connects an account for him and not for you."
+            return self._page(403, "Not for you", pages.text(words), pages.link("/connect", "Your accounts"))
+        if request.method == "POST" and request.form.get("action") == "connect":
+            return await self._pressed(request, browser, handle, flow, spec)
+        return await self._offer(browser, handle, flow, spec)
+
+    async def _offer(self, browser: _Browser, handle: str, flow: Flow, spec: BackendSpec) -> Page:
+        """What will be connected, and where: the user decides."""
+        assert spec.auth is not None
+        here, action = f"/connect/{handle}", [("action", "connect")]
+        known = [("Server", spec.name), ("At", urlsplit(flow.url).netloc), ("Asked for by", shown(flow.client))]
+        if spec.auth.mode == "key":
+            field = pages.secret_field("key", f"Your API key for {spec.name}")
+            form = pages.form(here, self._csrf(browser), "Connect", action, field)
+            return self._with(browser, f"Connect {spec.name}", pages.facts(known), form)
+        provider = await self._flows.provider(flow, spec)
+        scopes = self._flows.scopes(flow, spec, provider)
+        known += [("Sign in at", urlsplit(provider.server.issuer).netloc), ("Rights", shown(" ".join(scopes), 500))]
+        words = pages.note("You sign in there, not here. Stagedoor keeps what you grant sealed, for your calls alone.")
+        form = pages.form(here, self._csrf(browser), "Connect", action)
+        return self._with(browser, f"Connect {spec.name}", pages.facts(known), words, form)
+
+    async def _pressed(self, request: Request, browser: _Browser, handle: str, flow: Flow, spec: BackendSpec) -> Page:
+        given = self._checked(request, browser)
+        assert spec.auth is not None
+        if spec.auth.mode == "key":
+            key = given.get("key", "").strip()
+            if not key or not grants.fits_header(key):
+                raise OAuthError("bad_key", "this is no key that can be sent")
+            await self._flows.give_key(handle, flow, key)
+            await self._authorization.account(spec, flow.principal).read()
+            return self._done(spec.name)
+        # From here on this browser is the one that may come back.
+        browser = msgspec.structs.replace(browser, nonce=browser.nonce or secrets.token_urlsafe(16))
+        onward = await self._flows.authorize(handle, flow, spec, browser.nonce)
+        return self._onward(browser, f"To the sign-in for {spec.name}", onward)
+
+    # Coming back
+
+    async def _callback(self, request: Request, browser: _Browser) -> Page:
+        answer = request.answer
+        state = answer.get("state", "")
+        if request.method == "POST" or not 0 < len(state) <= 256:
+            raise OAuthError("bad_state", "this answer is of no sign-in that is under way: begin again")
+        if self._sign_in is not None and self._sign_in.is_its(state):
+            principal, onward = await self._sign_in.finish(state, browser.nonce, answer)
+            known = msgspec.structs.replace(browser, principal=principal, until=time.time() + SESSION)
+            return self._onward(known, "Thank you", onward)
+        pending = await self._flows.take(state, browser.nonce)
+        principal_here = self._principal(request, browser, pending.principal)
+        if principal_here != pending.principal:
+            self._log.warning("connect_refused", backend=pending.backend, why="another principal")
+            raise OAuthError("other_principal", "you are not signed in as who began this: begin again")
+        spec = self._table().backends.get(pending.backend)
+        if spec is None or not spec.personal or url_of(spec) != pending.url:
+            raise OAuthError("unknown_server", "this server is no longer there")
+        await self._flows.redeem(pending, spec, answer)
+        await self._authorization.account(spec, pending.principal).read()
+        return self._done(spec.name)
+
+    def _done(self, name: str) -> Page:
+        words = pages.text(f"Your account at {name} is connected. You can close this page: your client goes on.")
+        return self._page(200, "Connected", words)
+
+    # Making pages
+
+    def _page(self, status: int, title: str, *body: str) -> Page:
+        return Page(status, pages.page(title, *body), HEADERS)
+
+    def _with(self, browser: _Browser, title: str, *body: str, status: int = 200) -> Page:
+        return Page(status, pages.page(title, *body), (*HEADERS, self._kept(browser)))
+
+    def _onward(self, browser: _Browser, title: str, to: str) -> Page:
+        """Goes on by a link, and by itself: a redirect would be one of the form's, which the page's policy forbids, and
+        would carry the form with it (RFC 9700, section 4.12)."""
+        body = pages.page(title, pages.link(to, "Go on", button=True), onward=to)
+        return Page(200, body, (*HEADERS, self._kept(browser)))
+
+
+def _pairs(text: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    twice = set()
+    try:
+        given = parse_qsl(text, keep_blank_values=True, max_num_fields=32)
+    except ValueError:
+        return {}
+    for name, value in given:
+        if name in found:
+            twice.add(name)
+        found[name] = value
+    return {name: value for name, value in found.items() if name not in twice}
+
+
+def _is_of(peer: str, allowed: tuple[str, ...]) -> bool:
+    try:
+        ip = ipaddress.ip_address(peer)
+        return any(ip in ipaddress.ip_network(network, strict=False) for network in allowed)
+    except ValueError:
+        return False
+
+
+def place_of(spec: BackendSpec, principal: str) -> Place:
+    """Where a principal's account at a server stands."""
+    return Place(principal, spec.name, url_of(spec))

@@ -1,0 +1,132 @@
+"""Signing in to our pages at the issuer of the gateway's own tokens (OpenID Connect Core, authorization code flow).
+
+The ID token comes from the token endpoint itself, over a connection that has shown whose it is, so its signature is not
+looked at (section 3.1.3.7, 6); everything that it says is.
+"""
+
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+
+from actors.ports import Sealer, Shelf
+from actors.protocol.issuers import Issuer, subject_of
+from actors.protocol.rights import principal_id
+from gateway.oauth import grants
+from gateway.oauth.discovery import Discovery
+from gateway.oauth.errors import OAuthError
+from gateway.oauth.grants import Client
+from gateway.oauth.vault import shelf_key, there
+
+LIVES: Final = 600.0
+"""Seconds that a sign-in may take."""
+SKEW: Final = 60.0
+MARK: Final = "in."
+"""Begins a `state` that is of a sign-in."""
+
+
+class _Pending(Struct, frozen=True):
+    issuer: str
+    iss: bool
+    token_endpoint: str
+    browser: str
+    verifier: str
+    nonce: str
+    onward: str
+
+
+class SignIn:
+    """Of all replicas. `issuers`: those of the gateway; the first one is asked where nothing says which."""
+
+    def __init__(
+        self,
+        issuers: Sequence[Issuer],
+        client_id: str,
+        client_secret: str | None,
+        redirect_uri: str,
+        shelf: Shelf,
+        sealer: Sealer,
+        discovery: Discovery,
+        wall: Callable[[], float],
+    ) -> None:
+        self._issuers = {issuer.issuer: issuer for issuer in issuers}
+        self._first = issuers[0].issuer
+        self._client_id = client_id
+        self._client_secret = client_secret
+        self._redirect_uri = redirect_uri
+        self._shelf = shelf
+        self._sealer = sealer
+        self._discovery = discovery
+        self._wall = wall
+
+    def issuer_of(self, principal: str | None) -> str:
+        """Where this principal can show who he is."""
+        for issuer in self._issuers:
+            if principal is not None and principal.startswith(f"{len(issuer)}:{issuer}:"):
+                return issuer
+        return self._first
+
+    def is_its(self, state: str) -> bool:
+        """Whether an answer is one to a sign-in."""
+        return state.startswith(MARK)
+
+    async def begin(self, issuer: str, browser: str, onward: str) -> str:
+        """Where to sign in; afterwards the browser goes on at `onward`, a page of ours. Raises OAuthError."""
+        server = await self._discovery.server(issuer)
+        state, nonce, verifier = MARK + secrets.token_urlsafe(24), secrets.token_urlsafe(16), grants.verifier()
+        pending = _Pending(issuer, server.iss, server.token_endpoint, browser, verifier, nonce, onward)
+        key = shelf_key("sign-in", state)
+        sealed = self._sealer.seal(msgspec.json.encode(pending), key.encode())
+        there(await self._shelf.put(key, sealed.encode(), LIVES))
+        if server.authorization_endpoint is None:
+            raise OAuthError("bad_metadata", "the login names no place to sign in")
+        return grants.authorize_url(
+            server.authorization_endpoint,
+            client_id=self._client_id,
+            redirect_uri=self._redirect_uri,
+            state=state,
+            code_challenge=grants.challenge(verifier),
+            scopes=("openid",),
+            resource=None,
+            more={"nonce": nonce},
+        )
+
+    async def finish(self, state: str, browser: str, answer: Mapping[str, str]) -> tuple[str, str]:
+        """Who has signed in, and where he goes on. Raises OAuthError."""
+        key = shelf_key("sign-in", state)
+        found = there(await self._shelf.take(key))
+        plain = self._sealer.unseal(found.value.decode(), key.encode()) if found is not None else None
+        if plain is None:
+            raise OAuthError("bad_state", "this answer is of no sign-in that is under way: begin again")
+        pending = msgspec.json.decode(plain, type=_Pending)
+        if not browser or not secrets.compare_digest(pending.browser, browser):
+            raise OAuthError("other_browser", "this answer is for another browser: begin again in this one")
+        grants.check_iss(pending.issuer, pending.iss, answer.get("iss"))
+        if "error" in answer or not answer.get("code"):
+            raise OAuthError("declined", "you were not signed in")
+        form = grants.code_form(answer["code"], pending.verifier, self._redirect_uri, None)
+        method = "client_secret_basic" if self._client_secret is not None else "none"
+        client = Client(self._client_id, method, self._client_secret)
+        claims = await self._discovery.id_token(pending.issuer, pending.token_endpoint, client, form, self._wall())
+        self._check(claims, pending)
+        issuer = self._issuers.get(pending.issuer)
+        subject = subject_of(claims, issuer) if issuer is not None else None
+        if subject is None:
+            raise OAuthError("bad_login", "the login did not say who you are")
+        return principal_id(pending.issuer, subject), pending.onward
+
+    def _check(self, claims: Mapping[str, Any], pending: _Pending) -> None:
+        audience, expires = claims.get("aud"), claims.get("exp")
+        audiences = audience if isinstance(audience, list) else [audience]
+        good = (
+            claims.get("iss") == pending.issuer
+            and self._client_id in audiences
+            and claims.get("azp", self._client_id) == self._client_id
+            and isinstance(expires, int | float)
+            and expires > self._wall() - SKEW
+            and claims.get("nonce") == pending.nonce
+        )
+        if not good:
+            raise OAuthError("bad_login", "the login's answer is not for this sign-in")

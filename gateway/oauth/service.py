@@ -1,0 +1,181 @@
+"""What composition opens: whatever the gateway does as a client of authorization servers, as one value."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from typing import Final, Generic, TypeVar
+
+import trio
+
+from actors.ports import Log, Sealer, Shelf
+from actors.protocol.table import BackendSpec, RemoteTarget
+from actors.runtime.boundary import boundary
+from gateway.oauth.accounts import UserAccount
+from gateway.oauth.authorizer import Authorizer
+from gateway.oauth.discovery import Answer, Discovery, Http
+from gateway.oauth.errors import AwayError
+from gateway.oauth.flows import Flow, Flows
+from gateway.oauth.sources import ClientCredentials, Fixed, Nothing, Source
+from gateway.oauth.vault import Place, Vault
+
+ACCOUNTS: Final = 10_000
+"""Accounts that one process has in hand; the one that was used longest ago is read anew when it is needed."""
+
+LOOK: Final = 0.5
+"""Seconds after which it is looked again whether an account is connected."""
+WATCHED: Final = 600.0
+"""Seconds for which that is done once somebody was sent to connect it: as long as a flow may take."""
+
+Refusal = TypeVar("Refusal")
+
+
+class Authorization(Generic[Refusal]):
+    """Of one process. `refusal` makes what transports are told where there are no credentials."""
+
+    def __init__(
+        self,
+        shelf: Shelf,
+        sealer: Sealer,
+        http: Http,
+        refusal: Callable[[str, str], Refusal],
+        log: Log,
+        nursery: trio.Nursery,
+        wall: Callable[[], float],
+    ) -> None:
+        self.vault = Vault(shelf, sealer)
+        self.discovery = Discovery(http)
+        self._refusal = refusal
+        self._log = log
+        self._nursery = nursery
+        self._wall = wall
+        self._accounts: dict[tuple[BackendSpec, str], UserAccount] = {}
+        self._own: dict[str, tuple[BackendSpec, ClientCredentials]] = {}
+        self._watched: set[UserAccount] = set()
+        self.on_change: list[Callable[[Place], object]] = []
+        """Who hears that an account is another one, or is there no more."""
+
+    def credentials(self, spec: BackendSpec) -> Authorizer[Refusal] | None:
+        """For one connection; None: its headers are all it needs."""
+        if spec.auth is None or not isinstance(spec.target, RemoteTarget):
+            return None
+        line = f"{spec.auth.header.replace('{key}', '{}')}\r\n" if spec.auth.mode == "key" else None
+        source = self._source(spec)
+        return Authorizer(source, self._refusal, self.start, *([line] if line is not None else []))
+
+    def _source(self, spec: BackendSpec) -> Source:
+        assert spec.auth is not None
+        if spec.auth.mode == "client_credentials":
+            return self._as_itself(spec)
+        if spec.account:
+            return self.account(spec, spec.account)
+        return Fixed(spec.auth.catalog) if spec.auth.catalog is not None else Nothing()
+
+    def _as_itself(self, spec: BackendSpec) -> ClientCredentials:
+        known = self._own.get(spec.name)
+        if known is not None and (known[0].target, known[0].auth) == (spec.target, spec.auth):
+            return known[1]
+        source = ClientCredentials(spec, url_of(spec), self.discovery, self.vault, self._wall, self._log)
+        self._own[spec.name] = (spec, source)
+        return source
+
+    def account(self, spec: BackendSpec, principal: str) -> UserAccount:
+        """A user's account at a server."""
+        place = Place(principal, spec.name, url_of(spec))
+        key = (spec.of(principal), principal)
+        found = self._accounts.pop(key, None)
+        if found is None:
+            found = UserAccount(
+                place, spec, self.discovery, self.vault, self.start, self._wall, self._log, self._changed
+            )
+        self._accounts[key] = found
+        if len(self._accounts) > ACCOUNTS:
+            del self._accounts[next(iter(self._accounts))]
+        return found
+
+    def known(self, spec: BackendSpec, principal: str) -> UserAccount | None:
+        """The same, if this process has it in hand."""
+        return self._accounts.get((spec.of(principal), principal))
+
+    def flow_of(self, account: UserAccount, client: str = "") -> Flow:
+        """What connects this account, with the rights that it lacks."""
+        challenge = account.challenge
+        place = account.place
+        said = dict(challenge.parameters) if challenge is not None else None
+        return Flow(place.principal, place.backend, place.url, client, said, account.wanted)
+
+    async def disconnect(self, flows: Flows, spec: BackendSpec, principal: str) -> bool:
+        """A user wants the gateway to use his account no more; whether there was one."""
+        there = await flows.disconnect(Place(principal, spec.name, url_of(spec)), spec)
+        await self.account(spec, principal).read()
+        return there
+
+    def watch(self, account: UserAccount) -> None:
+        """Looks for a while whether another process has another account: somebody has been sent to connect it."""
+        if account not in self._watched:
+            self._watched.add(account)
+            self.start(lambda: self._look(account))
+
+    async def _look(self, account: UserAccount) -> None:
+        try:
+            with trio.move_on_after(WATCHED):
+                while not account.connected:
+                    await trio.sleep(LOOK)
+                    with suppress(AwayError):
+                        await account.read()
+        finally:
+            self._watched.discard(account)
+
+    async def wait(self, account: UserAccount, seconds: float) -> bool:
+        """Until the account is another one than was refused; whether it is."""
+        with trio.move_on_after(seconds):
+            while not account.connected:
+                await trio.sleep(LOOK)
+                with suppress(AwayError):
+                    await account.read()
+        return account.connected
+
+    def _changed(self, place: Place) -> None:
+        for hear in self.on_change:
+            hear(place)
+
+    def start(self, fn: Callable[[], Awaitable[object]]) -> None:
+        """Runs something in a task of the gateway's; a fault in it is its own."""
+        self._nursery.start_soon(self._run, fn)
+
+    async def _run(self, fn: Callable[[], Awaitable[object]]) -> None:
+        outcome = await boundary(fn)
+        if outcome.error is not None:
+            self._log.error("authorization_crashed", exc_info=outcome.error)
+
+
+def url_of(spec: BackendSpec) -> str:
+    """Where a server is, as its resource is named: a WebSocket is at the https URL of the same place."""
+    assert isinstance(spec.target, RemoteTarget)
+    url = spec.target.url
+    scheme, separator, rest = url.partition("://")
+    return {"ws": "http", "wss": "https"}.get(scheme.lower(), scheme) + separator + rest
+
+
+class LateHttp:
+    """The client for authorization servers, whose library is loaded with the first request: most gateways make none."""
+
+    def __init__(self) -> None:
+        self._http: Http | None = None
+
+    async def __call__(
+        self,
+        method: str,
+        url: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        body: bytes = b"",
+        trusted: frozenset[str] = frozenset(),
+    ) -> Answer:
+        if self._http is None:
+            self._http = await trio.to_thread.run_sync(_guarded)
+        return await self._http(method, url, headers=headers, body=body, trusted=trusted)
+
+
+def _guarded() -> Http:
+    from gateway.oauth.http import GuardedHttp
+
+    return GuardedHttp()

@@ -1,0 +1,155 @@
+"""Composition of what the gateway does as a client of authorization servers. Most gateways do nothing of it: then
+nothing of `gateway.oauth` is loaded."""
+
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from functools import cached_property, partial
+from typing import TYPE_CHECKING
+
+import trio
+
+from actors.ports import ANONYMOUS, Accounts, Answer, Log, Sealer, Shelf
+from actors.protocol.table import BackendSpec, Table
+from gateway.backends.credentials import Credentials, Refusal
+from gateway.config import Settings
+from gateway.config.settings import Address, Browser
+from gateway.http.app import ServePage
+
+if TYPE_CHECKING:
+    from gateway.oauth.connect import Connect
+    from gateway.oauth.flows import Flows
+    from gateway.oauth.service import Authorization
+    from gateway.oauth.vault import Place
+
+Who = Callable[[str], Awaitable[str | None]]
+"""Whose a token of the gateway's is."""
+
+
+class Authorizing:
+    """Of one process; its parts are made when a server first needs them."""
+
+    def __init__(self, shelf: Shelf, sealer: Sealer, log: Log, nursery: trio.Nursery) -> None:
+        self._shelf = shelf
+        self._sealer = sealer
+        self._log = log
+        self._nursery = nursery
+
+    @cached_property
+    def authorization(self) -> "Authorization[Refusal]":
+        """The sources of all tokens."""
+        from gateway.oauth.service import Authorization, LateHttp
+
+        return Authorization(self._shelf, self._sealer, LateHttp(), Refusal, self._log, self._nursery, time.time)
+
+    def credentials(self, spec: BackendSpec) -> Credentials | None:
+        """What authorizes a connection to this server; None: its headers are all it needs."""
+        return self.authorization.credentials(spec) if spec.auth is not None else None
+
+    # Users' accounts
+
+    def flows(self, settings: Settings, base: str) -> "Flows":
+        """How users connect their accounts, on pages at this address."""
+        from gateway.oauth.flows import Flows
+
+        found = self.authorization
+        metadata = settings.client_metadata_url
+        if metadata is None and base.startswith("https://"):
+            metadata = f"{base}/connect/client-metadata.json"
+        return Flows(
+            self._shelf,
+            self._sealer,
+            found.vault,
+            found.discovery,
+            time.time,
+            redirect_uri=f"{base}/connect/callback",
+            client_metadata_url=metadata,
+        )
+
+    def accounts(self, settings: Settings, listen: Address, table: Callable[[], Table]) -> Accounts | None:
+        """What actors are told of users' accounts; None: pages for them are not configured."""
+        if settings.auth.browser is None:
+            return None
+        from gateway.oauth.invitations import Invitations
+
+        base = base_of(settings, listen)
+        return Invitations(self.authorization, self.flows(settings, base), table, base)
+
+    def pages(self, settings: Settings, listen: Address, table: Callable[[], Table], who: Who) -> ServePage | None:
+        """The pages on which users connect their accounts."""
+        if settings.auth.browser is None:
+            return None
+        return partial(_served, self._connect(settings, settings.auth.browser, listen, table, who))
+
+    def _connect(
+        self, settings: Settings, browser: Browser, listen: Address, table: Callable[[], Table], who: Who
+    ) -> "Connect":
+        from gateway.oauth.connect import Connect, Login
+        from gateway.oauth.login import SignIn
+
+        base = base_of(settings, listen)
+        issuers = settings.auth.issuers
+        login = Login(
+            browser.mode,
+            browser.client_id,
+            browser.client_secret,
+            browser.header,
+            browser.peers,
+            "" if settings.auth.asked else ANONYMOUS.name,
+        )
+        sign_in = None
+        if browser.mode == "oidc" and issuers:
+            sign_in = SignIn(
+                issuers,
+                browser.client_id,
+                browser.client_secret,
+                f"{base}/connect/callback",
+                self._shelf,
+                self._sealer,
+                self.authorization.discovery,
+                time.time,
+            )
+        return Connect(
+            base,
+            settings.client_metadata_url,
+            login,
+            self.flows(settings, base),
+            self.authorization,
+            table,
+            self._sealer,
+            who,
+            sign_in,
+            self._log,
+        )
+
+    def on_change(self, hear: Callable[[str, str], object]) -> None:
+        """Has this hear, of each account that changes, whose it is and at which server."""
+        self.authorization.on_change.append(partial(_told, hear))
+
+
+async def _served(
+    connect: "Connect", method: str, path: str, query: str, headers: Mapping[str, str], body: bytes, peer: str
+) -> Answer:
+    from gateway.oauth.connect import Request
+
+    page = await connect(Request(method, path, query, headers, body, peer))
+    return Answer(page.status, page.body, (*page.headers, ("Content-Type", page.type)))
+
+
+def _told(hear: Callable[[str, str], object], place: "Place") -> None:
+    hear(place.principal, place.backend)
+
+
+def base_of(settings: Settings, listen: Address) -> str:
+    """The address of the gateway without a path of ours: the configured one, else that of a listener that this machine
+    alone can reach."""
+    scheme = "https" if settings.tls is not None else "http"
+    return settings.public_url or f"{scheme}://{listen.url_host}:{listen.port}"
+
+
+@asynccontextmanager
+async def open_authorizing(shelf: Shelf, sealer: Sealer, log: Log) -> AsyncIterator[Authorizing]:
+    """Until the block ends: then what renews an account comes to its end first."""
+    async with trio.open_nursery() as nursery:
+        yield Authorizing(shelf, sealer, log, nursery)
+        nursery.cancel_scope.cancel()

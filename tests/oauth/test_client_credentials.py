@@ -1,0 +1,103 @@
+"""Servers at which the gateway is authorized as itself: a 401 brings a token, and the same call goes on."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from tests.support.authorized import open_authorized
+from tests.support.oauth import OAuthWorld, open_oauth_world
+
+pytestmark = pytest.mark.parametrize("era", ["legacy", "modern"])
+
+
+def configured(world: OAuthWorld, **auth: Any) -> dict[str, Any]:
+    given = {"mode": "client_credentials", "clientId": "gw", "clientSecret": "gw secret"} | auth
+    return {"mcpServers": {"a": {"url": world.url, "auth": given}}, "gateway": {"auth": {"tokens": {"ann": "T" * 32}}}}
+
+
+async def call(gateway: Any, tool: str, era: str, path: str = "/mcp") -> Any:
+    """The result of one call by a client of either era."""
+    if era == "modern":
+        return await gateway.modern(path, token="T" * 32).start_call(tool).complete()
+    client = gateway.legacy(path, token="T" * 32)
+    await client.connect()
+    return await client.call(tool)
+
+
+def user_of(result: Any) -> str:
+    found: str = json.loads(result["content"][0]["text"])["user"]
+    return found
+
+
+@pytest.mark.parametrize("kind", ["legacy", "modern"])
+async def test_a_401_brings_a_token_and_the_call_goes_on(kind: str, era: str, tmp_path: Path) -> None:
+    async with open_oauth_world(eras=kind) as world, open_authorized(configured(world), tmp_path) as gateway:
+        assert user_of(await call(gateway, "a__whoami", era)) == "itself"
+        assert user_of(await call(gateway, "a__whoami", era)) == "itself"
+        assert world.counts["/token"] == 1
+        form = next(a for a in world.asked if a.path == "/token").form
+        assert form == {"grant_type": "client_credentials", "scope": "mcp", "resource": world.url}
+
+
+async def test_the_token_of_the_client_never_goes_upstream(era: str, tmp_path: Path) -> None:
+    async with open_oauth_world() as world, open_authorized(configured(world), tmp_path) as gateway:
+        await call(gateway, "a__whoami", era)
+        said = repr(world.asked)
+        assert "T" * 32 not in said
+        assert "canary-itself" in said
+
+
+async def test_a_token_that_is_refused_is_replaced_once_and_for_all_calls(era: str, tmp_path: Path) -> None:
+    async with open_oauth_world() as world, open_authorized(configured(world), tmp_path) as gateway:
+        await call(gateway, "a__whoami", era)
+        gateway.authorizing.authorization._own["a"][1]._obtained -= 60
+        world.forget_tokens()
+        async with trio.open_nursery() as nursery:
+            for _ in range(8):
+                nursery.start_soon(call, gateway, "a__whoami", era)
+        assert world.counts["/token"] == 2
+
+
+async def test_a_server_that_refuses_every_token_is_not_asked_for_ever(era: str, tmp_path: Path) -> None:
+    async with open_oauth_world() as world, open_authorized(configured(world), tmp_path) as gateway:
+        world.access = Forgetful()
+        for path in ("/mcp", "/mcp/a"):
+            with pytest.raises(Exception) as refused:
+                await call(gateway, "a__whoami" if path == "/mcp" else "whoami", era, path)
+            assert "www-authenticate" not in str(refused.value).lower()
+            assert "resource_metadata" not in str(refused.value)
+        assert world.counts["/token"] <= 2
+        assert world.counts["/mcp"] < 20
+
+
+async def test_missing_rights_are_asked_for_once(era: str, tmp_path: Path) -> None:
+    async with (
+        open_oauth_world(needs={"admin": "mcp admin"}) as world,
+        open_authorized(configured(world), tmp_path) as gateway,
+    ):
+        await call(gateway, "a__whoami", era)
+        assert user_of(await call(gateway, "a__admin", era)) == "itself"
+        assert [a.form["scope"] for a in world.asked if a.path == "/token"] == ["mcp", "mcp admin"]
+
+
+async def test_an_authorization_server_that_is_away_says_nothing_of_the_server(era: str, tmp_path: Path) -> None:
+    async with open_oauth_world() as world, open_authorized(configured(world), tmp_path) as gateway:
+        world.token_status = 503
+        with pytest.raises(Exception) as refused:
+            await call(gateway, "whoami", era, "/mcp/a")
+        assert "auth_unavailable" in str(vars(refused.value)) + str(refused.value)
+        status = gateway.actors.backends.status.get("a")
+        assert status is None or status.failures == 0
+        world.token_status = 200
+        gateway.authorizing.authorization._own["a"][1]._failed = None
+        assert user_of(await call(gateway, "whoami", era, "/mcp/a")) == "itself"
+
+
+class Forgetful(dict[str, Any]):
+    """Keeps nothing."""
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        return

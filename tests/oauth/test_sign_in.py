@@ -1,0 +1,147 @@
+"""Browsers whose users sign in at the issuer of the gateway's own tokens, or stand behind a login proxy."""
+
+import base64
+import json
+from typing import Any
+
+import pytest
+
+from actors.protocol.issuers import Issuer
+from actors.protocol.rights import principal_id
+from actors.protocol.table import Table
+from gateway.oauth.connect import Connect, Login, Request
+from gateway.oauth.discovery import Answer, Discovery
+from gateway.oauth.errors import OAuthError
+from gateway.oauth.flows import Flow, Flows
+from gateway.oauth.login import SignIn
+from gateway.oauth.service import Authorization
+from gateway.oauth.vault import Vault
+from gateway.store.shelf import MemoryShelf
+from tests.support.authorized import SEALER
+from tests.support.store_calls import Lines
+
+LOGIN = "https://login.example"
+BASE = "https://gw.example"
+
+
+class Idp:
+    """Answers like an OpenID provider; what its ID token says can be changed."""
+
+    def __init__(self) -> None:
+        self.claims: dict[str, Any] = {"iss": LOGIN, "sub": "ann", "aud": "pages", "exp": 2000}
+        self.asked: list[str] = []
+
+    async def __call__(self, method: str, url: str, **options: Any) -> Answer:
+        self.asked.append(url)
+        if url.endswith("/.well-known/oauth-authorization-server"):
+            found = {"issuer": LOGIN, "authorization_endpoint": f"{LOGIN}/auth", "token_endpoint": f"{LOGIN}/token"}
+            return Answer(200, json.dumps(found).encode())
+        assert url == f"{LOGIN}/token"
+        payload = base64.urlsafe_b64encode(json.dumps(self.claims).encode()).decode().rstrip("=")
+        return Answer(200, json.dumps({"id_token": f"e30.{payload}.sig"}).encode())
+
+
+def sign_in(idp: Idp) -> SignIn:
+    shelf = MemoryShelf(lambda: 1000.0)
+    return SignIn(
+        [Issuer(LOGIN)], "pages", None, f"{BASE}/connect/callback", shelf, SEALER, Discovery(idp), lambda: 1000.0
+    )
+
+
+async def begun(signing: SignIn, idp: Idp) -> str:
+    """A sign-in that is under way: its state. The ID token gets its nonce."""
+    url = await signing.begin(LOGIN, "browser", "/connect/x")
+    query = dict(part.split("=", 1) for part in url.partition("?")[2].split("&"))
+    assert query["scope"] == "openid"
+    idp.claims.setdefault("nonce", query["nonce"])
+    return query["state"]
+
+
+async def test_who_signs_in_at_the_issuer_is_the_principal_of_its_tokens() -> None:
+    idp = Idp()
+    signing = sign_in(idp)
+    state = await begun(signing, idp)
+    assert signing.is_its(state)
+    assert await signing.finish(state, "browser", {"code": "c"}) == (principal_id(LOGIN, "ann"), "/connect/x")
+    with pytest.raises(OAuthError):
+        await signing.finish(state, "browser", {"code": "c"})
+
+
+@pytest.mark.parametrize(
+    "claims",
+    [
+        {"nonce": "other"},
+        {"aud": "another"},
+        {"aud": ["x"]},
+        {"iss": f"{LOGIN}/"},
+        {"exp": 900},
+        {"sub": ""},
+        {"azp": "x"},
+    ],
+)
+async def test_an_id_token_that_is_not_of_this_sign_in_is_nobodys(claims: dict[str, Any]) -> None:
+    idp = Idp()
+    idp.claims |= claims
+    signing = sign_in(idp)
+    state = await begun(signing, idp)
+    with pytest.raises(OAuthError):
+        await signing.finish(state, "browser", {"code": "c"})
+
+
+async def test_another_browser_can_not_finish_a_sign_in() -> None:
+    idp = Idp()
+    signing = sign_in(idp)
+    state = await begun(signing, idp)
+    for browser in ("", "other"):
+        with pytest.raises(OAuthError):
+            await signing.finish(state, browser, {"code": "c"})
+        state = await begun(signing, idp)
+    assert f"{LOGIN}/token" not in idp.asked
+
+
+async def test_a_login_proxy_is_believed_from_its_own_addresses_only(nursery: Any) -> None:
+    shelf, idp = MemoryShelf(lambda: 1000.0), Idp()
+    authorization: Authorization[object] = Authorization(
+        shelf, SEALER, idp, lambda *_: object(), Lines(), nursery, lambda: 1000.0
+    )
+    flows = Flows(
+        shelf, SEALER, Vault(shelf, SEALER), Discovery(idp), lambda: 1000.0, redirect_uri="", client_metadata_url=None
+    )
+
+    async def nobody(token: str) -> str | None:
+        return None
+
+    login = Login("proxy", header="X-User", peers=("10.0.0.0/8",))
+    connect = Connect(BASE, None, login, flows, authorization, lambda: Table({}, {}), SEALER, nobody, None, Lines())
+    handle = await flows.begin(Flow("ann", "gone", "https://gone.example"))
+    assert handle
+    headers = {"x-user": "ann"}
+    assert (await connect(Request("GET", "/connect", "", headers, peer="10.1.2.3"))).status == 200
+    for peer in ("192.0.2.1", "", "nonsense"):
+        assert (await connect(Request("GET", "/connect", "", headers, peer=peer))).status == 403
+    assert (await connect(Request("GET", "/connect", peer="10.1.2.3"))).status == 403
+
+
+async def test_a_cookie_over_https_is_bound_to_the_host(nursery: Any) -> None:
+    shelf, idp = MemoryShelf(lambda: 1000.0), Idp()
+    authorization: Authorization[object] = Authorization(
+        shelf, SEALER, idp, lambda *_: object(), Lines(), nursery, lambda: 1000.0
+    )
+    flows = Flows(
+        shelf, SEALER, Vault(shelf, SEALER), Discovery(idp), lambda: 1000.0, redirect_uri="", client_metadata_url=None
+    )
+
+    async def nobody(token: str) -> str | None:
+        return None
+
+    connect = Connect(
+        BASE, None, Login("token"), flows, authorization, lambda: Table({}, {}), SEALER, nobody, None, Lines()
+    )
+    page = await connect(Request("GET", "/connect"))
+    cookie = dict(page.headers)["Set-Cookie"]
+    assert cookie.startswith("__Host-stagedoor=")
+    assert all(part in cookie for part in ("Path=/", "HttpOnly", "SameSite=Lax", "Secure"))
+    assert (await connect(Request("POST", "/connect", body=b"token=x&csrf=forged"))).status == 400
+    metadata = json.loads((await connect(Request("GET", "/connect/client-metadata.json"))).body)
+    assert metadata["client_id"] == f"{BASE}/connect/client-metadata.json"
+    assert metadata["redirect_uris"] == [f"{BASE}/connect/callback"]

@@ -1,0 +1,297 @@
+"""Servers with an account of each user: the call of one who has not connected waits, and goes on when he has."""
+
+import json
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from html import unescape
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode, urlsplit
+
+import httpx2
+import pytest
+import trio
+
+from tests.support.authorized import Running, open_authorized
+from tests.support.oauth import OAuthWorld, open_oauth_world
+
+TOKENS = {name: name[0].upper() * 32 for name in ("ann", "bob")}
+URL_MODE = {"elicitation": {"url": {}}}
+
+
+def configured(world: OAuthWorld, **auth: Any) -> dict[str, Any]:
+    return {
+        "mcpServers": {"a": {"url": world.url, "auth": {"mode": "user"} | auth}},
+        "gateway": {"auth": {"tokens": TOKENS}},
+    }
+
+
+@asynccontextmanager
+async def opened(
+    tmp_path: Path, options: dict[str, Any] | None = None, **auth: Any
+) -> AsyncIterator[tuple[OAuthWorld, Running]]:
+    async with (
+        open_oauth_world(**(options or {})) as world,
+        open_authorized(configured(world, **auth), tmp_path) as gateway,
+    ):
+        yield world, gateway
+
+
+@dataclass
+class Browser:
+    """Somebody's, who follows what is on a page and nothing else."""
+
+    gateway: Running
+    world: OAuthWorld
+    user: str = ""
+    cookies: dict[str, str] = field(default_factory=dict)
+    pages: list[tuple[int, dict[str, str], str]] = field(default_factory=list)
+
+    async def open(self, url: str, form: dict[str, str] | None = None) -> str:
+        """One page of ours."""
+        parts = urlsplit(url)
+        target = parts.path + (f"?{parts.query}" if parts.query else "")
+        headers = [("cookie", "; ".join(f"{k}={v}" for k, v in self.cookies.items()))]
+        body = b""
+        if form is not None:
+            headers += [("content-type", "application/x-www-form-urlencoded"), ("origin", "null")]
+            body = urlencode(form).encode()
+        exchange = self.gateway.http.begin("POST" if form is not None else "GET", target, headers, body)
+        text = (await exchange.whole()).decode()
+        status = await exchange.head()
+        if "set-cookie" in exchange.headers:
+            name, _, value = exchange.headers["set-cookie"].partition(";")[0].partition("=")
+            self.cookies[name] = value
+        self.pages.append((status, exchange.headers, text))
+        return text
+
+    async def press(self, url: str, page: str, **more: str) -> str:
+        """The first form on a page."""
+        fields = dict(re.findall(r'<input type="hidden" name="([^"]*)" value="([^"]*)"', page))
+        return await self.open(url, {k: unescape(v) for k, v in fields.items()} | more)
+
+    async def connect(self, url: str) -> str:
+        """The whole way, from the link to the last page."""
+        page = await self.open(url)
+        if "Your token" in page:
+            page = await self.press(url, page, token=TOKENS[self.user])
+            page = await self.open(url)
+        return await self.come_back(await self.press(url, page))
+
+    async def come_back(self, page: str) -> str:
+        back = await self.sign_in(page)
+        return await self.open(back)
+
+    async def sign_in(self, page: str) -> str:
+        """At the authorization server: where it sends the browser back to."""
+        onward = unescape(re.findall(r'content="0;url=([^"]*)"', page)[0])
+        self.world.user = self.user
+        async with httpx2.AsyncClient() as client:
+            answer = await client.get(onward)
+        assert answer.status_code == 302
+        return str(answer.headers["location"])
+
+
+def text_of(result: Any) -> str:
+    found: str = result["content"][0]["text"]
+    return found
+
+
+def user_of(result: Any) -> str:
+    return str(json.loads(text_of(result))["user"])
+
+
+async def test_a_call_is_held_until_its_user_has_connected_and_runs_once(tmp_path: Path) -> None:
+    async with opened(tmp_path) as (world, gateway):
+        client = gateway.legacy(token=TOKENS["ann"], capabilities=URL_MODE)
+        await client.connect()
+        listed = await client.request("tools/list")
+        assert [tool["name"] for tool in listed["tools"]] == ["a__connect"]
+        call = client.start_call("a__whoami")
+        asked = await call.message("elicitation/create")
+        params = asked["params"]
+        assert params["mode"] == "url"
+        assert re.fullmatch(r"http://127\.0\.0\.1:8080/connect/[\w-]{22}", params["url"])
+        await client.answer(asked, {"action": "accept"})
+        last = await Browser(gateway, world, "ann").connect(params["url"])
+        assert "is connected" in last
+        assert user_of(await call.result()) == "ann"
+        assert len(world.calls()) == 1
+        listed = await client.request("tools/list")
+        assert {tool["name"] for tool in listed["tools"]} == {"a__whoami", "a__of_ann"}
+
+
+async def test_a_modern_call_is_answered_with_the_page_and_goes_on_when_it_comes_again(tmp_path: Path) -> None:
+    async with opened(tmp_path) as (world, gateway):
+        client = gateway.modern(token=TOKENS["ann"], capabilities=URL_MODE)
+        call = client.start_call("a__whoami")
+        required = await call.required()
+        ((key, request),) = required["inputRequests"].items()
+        assert request["method"] == "elicitation/create"
+        url = request["params"]["url"]
+        again = client.retry(call, required, {key: {"action": "accept"}})
+        await trio.sleep(0.1)
+        await Browser(gateway, world, "ann").connect(url)
+        assert user_of(await again.complete()) == "ann"
+        assert len(world.calls()) == 1
+
+
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+async def test_a_client_that_can_open_no_page_is_told_the_address(era: str, tmp_path: Path) -> None:
+    async with opened(tmp_path) as (world, gateway):
+        if era == "modern":
+            result = await gateway.modern(token=TOKENS["ann"]).start_call("a__whoami").complete()
+        else:
+            client = gateway.legacy(token=TOKENS["ann"])
+            await client.connect()
+            result = await client.call("a__whoami")
+        assert result["isError"] is True
+        assert "http://127.0.0.1:8080/connect" in text_of(result)
+        assert world.calls() == []
+
+
+async def test_a_link_of_another_user_connects_nobody(tmp_path: Path) -> None:
+    """Attack 5."""
+    async with opened(tmp_path) as (world, gateway):
+        client = gateway.legacy(token=TOKENS["ann"], capabilities=URL_MODE)
+        await client.connect()
+        call = client.start_call("a__whoami")
+        url = (await call.message("elicitation/create"))["params"]["url"]
+        bob = Browser(gateway, world, "bob")
+        page = await bob.press(url, await bob.open(url), token=TOKENS["bob"])
+        page = await bob.open(url)
+        assert bob.pages[-1][0] == 403
+        assert "form" not in page
+        # Ann begins, and Bob gets the address of the sign-in, or what comes of it.
+        ann = Browser(gateway, world, "ann")
+        await ann.press(url, await ann.open(url), token=TOKENS["ann"])
+        onward = await ann.press(url, await ann.open(url))
+        back = await Browser(gateway, world, "bob").sign_in(onward)
+        await bob.open(back)
+        assert bob.pages[-1][0] == 400
+        await ann.open(back)
+        assert ann.pages[-1][0] == 400, "a state is good once"
+        assert world.counts["/token"] == 0
+
+
+async def test_pages_show_nothing_unescaped_and_load_nothing(tmp_path: Path) -> None:
+    async with opened(tmp_path) as (world, gateway):
+        browser = Browser(gateway, world, "ann")
+        page = await browser.open("/connect/callback?state=x&error=%3Cscript%3E&error_description=%3Cb%3E")
+        status, headers, _ = browser.pages[-1]
+        assert status == 400
+        assert "<script" not in page
+        assert "default-src 'none'" in headers["content-security-policy"]
+        assert headers["referrer-policy"] == "no-referrer"
+        assert headers["cache-control"] == "no-store"
+        await browser.open("/connect/nothing")
+        assert browser.pages[-1][0] == 404
+
+
+@pytest.mark.parametrize("iss", ["https://evil.example", "none"])
+async def test_an_answer_of_another_issuer_is_never_redeemed(iss: str, tmp_path: Path) -> None:
+    """Attack 8."""
+    async with opened(tmp_path) as (world, gateway):
+        url = await flow_of(gateway, "ann")
+        world.says_iss = iss
+        await Browser(gateway, world, "ann").connect(url)
+        assert world.counts["/token"] == 0
+
+
+async def test_a_server_without_pkce_is_refused(tmp_path: Path) -> None:
+    """Attack 10."""
+    async with opened(tmp_path, {"s256": False}) as (world, gateway):
+        url = await flow_of(gateway, "ann")
+        browser = Browser(gateway, world, "ann")
+        await browser.press(url, await browser.open(url), token=TOKENS["ann"])
+        assert "PKCE" in await browser.open(url)
+        assert world.counts["/authorize"] == 0
+
+
+async def flow_of(gateway: Running, user: str) -> str:
+    """The address of the page for this user."""
+    client = gateway.legacy(token=TOKENS[user], capabilities=URL_MODE)
+    await client.connect()
+    call = client.start_call("a__whoami")
+    asked = await call.message("elicitation/create")
+    url: str = asked["params"]["url"]
+    return url
+
+
+async def test_users_see_their_own_accounts_and_never_anothers(tmp_path: Path) -> None:
+    """Attack 1, small."""
+    async with opened(tmp_path) as (world, gateway):
+        for user in TOKENS:
+            await Browser(gateway, world, user).connect(await flow_of(gateway, user))
+        clients = {}
+        for user, token in TOKENS.items():
+            clients[user] = gateway.legacy(token=token)
+            await clients[user].connect()
+        for _ in range(5):
+            for user, client in clients.items():
+                assert user_of(await client.call("a__whoami")) == user
+                assert user_of(await gateway.modern(token=TOKENS[user]).start_call("a__whoami").complete()) == user
+        assert "A" * 32 not in repr(world.asked)
+
+
+async def test_a_refresh_happens_once_for_many_calls_and_the_new_pair_is_kept(tmp_path: Path) -> None:
+    async with opened(tmp_path) as (world, gateway):
+        await Browser(gateway, world, "ann").connect(await flow_of(gateway, "ann"))
+        clients = [gateway.legacy(token=TOKENS["ann"]) for _ in range(4)]
+        for client in clients:
+            await client.connect()
+            await client.call("a__whoami")
+        for _ in range(2):
+            world.forget_tokens()
+            async with trio.open_nursery() as nursery:
+                for client in clients:
+                    nursery.start_soon(client.call, "a__whoami")
+        assert world.counts["refreshed"] == 2
+        assert world.counts["reuse"] == 0
+
+
+async def test_an_account_that_its_issuer_ends_is_connected_again_by_the_next_call(tmp_path: Path) -> None:
+    async with opened(tmp_path) as (world, gateway):
+        await Browser(gateway, world, "ann").connect(await flow_of(gateway, "ann"))
+        client = gateway.legacy(token=TOKENS["ann"], capabilities=URL_MODE)
+        await client.connect()
+        await client.call("a__whoami")
+        world.forget_tokens()
+        world.token_status = 503
+        refused = await client.refused("tools/call", {"name": "a__whoami", "arguments": {}})
+        assert refused.data["reason"] == "auth_unavailable"
+        world.token_status = 200
+        world.refresh.clear()
+        call = client.start_call("a__whoami")
+        asked = await call.message("elicitation/create")
+        await client.answer(asked, {"action": "accept"})
+        await Browser(gateway, world, "ann").connect(asked["params"]["url"])
+        assert user_of(await call.result()) == "ann"
+
+
+async def test_a_user_disconnects_on_the_page_and_his_tokens_are_revoked(tmp_path: Path) -> None:
+    async with opened(tmp_path) as (world, gateway):
+        browser = Browser(gateway, world, "ann")
+        await browser.connect(await flow_of(gateway, "ann"))
+        page = await browser.open("/connect")
+        assert "connected" in page
+        fields = {"backend": "a", "action": "disconnect"}
+        await browser.press("/connect", page, **fields)
+        assert any(token.startswith("refresh-ann") for token in world.revoked)
+        assert "not connected" in await browser.open("/connect")
+
+
+async def test_missing_rights_are_granted_on_the_page_and_the_call_goes_on(tmp_path: Path) -> None:
+    async with opened(tmp_path, {"needs": {"admin": "admin"}}) as (world, gateway):
+        await Browser(gateway, world, "ann").connect(await flow_of(gateway, "ann"))
+        client = gateway.legacy(token=TOKENS["ann"], capabilities=URL_MODE)
+        await client.connect()
+        call = client.start_call("a__admin")
+        asked = await call.message("elicitation/create")
+        await client.answer(asked, {"action": "accept"})
+        await Browser(gateway, world, "ann").connect(asked["params"]["url"])
+        assert user_of(await call.result()) == "ann"
+        scopes = [a.query["scope"] for a in world.asked if a.path == "/authorize"]
+        assert scopes == ["mcp", "mcp admin"]

@@ -1,0 +1,84 @@
+"""A whole gateway in the process of the test, in front of servers that want tokens: configured as users do it."""
+
+import json
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from actors.ports import Sealer
+from actors.runtime import open_system
+from actors.tree import GatewayActors
+from gateway import lifecycle
+from gateway.config import load
+from gateway.config.settings import Address
+from gateway.http.app import McpApp
+from gateway.http.security import Security
+from gateway.observability.metrics import Metrics
+from gateway.sealing import AesSealer
+from gateway.upstream_auth import Authorizing, open_authorizing
+from tests.support.modern_wire import ModernWire
+from tests.support.store_calls import Lines
+from tests.support.wire_client import AsgiHttp, WireClient
+
+ADDRESS = Address("127.0.0.1", 8080)
+SEALER = AesSealer([b"k" * 32])
+
+
+@dataclass
+class Running:
+    """One replica."""
+
+    actors: GatewayActors
+    authorizing: Authorizing
+    http: AsgiHttp
+    log: Lines
+    metrics: Metrics
+
+    def legacy(self, path: str = "/mcp", **options: Any) -> WireClient:
+        return WireClient(self.http, path, **options)
+
+    def modern(self, path: str = "/mcp", **options: Any) -> ModernWire:
+        return ModernWire(self.http, path, **options)
+
+
+@asynccontextmanager
+async def open_authorized(
+    configuration: Mapping[str, Any], folder: Path, *, store: Any = None, sealer: Sealer = SEALER
+) -> AsyncIterator[Running]:
+    """Runs until the block ends. `store`: one that it shares with others."""
+    file = folder / "stagedoor.json"
+    file.write_text(json.dumps(configuration))
+    settings = load(file).settings
+    log, metrics, limits = Lines(), Metrics(), settings.limits
+    async with trio.open_nursery() as nursery, lifecycle.open_store("memory:", limits, log) as own:
+        store = own if store is None else store
+        async with (
+            open_authorizing(store.shelf, sealer, log) as authorizing,
+            lifecycle.open_connector(log, metrics, limits, credentials=authorizing.credentials) as connector,
+            open_system(lifecycle.crash_logger(log, metrics)) as system,
+        ):
+            cell: list[GatewayActors] = []
+            table = lambda: cell[0].services.table.value  # noqa: E731
+            accounts = authorizing.accounts(settings, ADDRESS, table)
+            services = lifecycle.services_for(
+                settings.table, limits, store, connector, sealer, metrics, log, accounts=accounts
+            )
+            actors = GatewayActors(system, services, prestart=settings.prestart)
+            cell.append(actors)
+            if accounts is not None:
+                authorizing.on_change(actors.account_changed)
+
+            async def who(token: str) -> str | None:
+                return next((name for name, known in settings.auth.tokens if known == token), None)
+
+            pages = authorizing.pages(settings, ADDRESS, table, who)
+            security = Security("127.0.0.1", tokens=dict(settings.auth.tokens) or None)
+            app = McpApp(
+                actors.door, security, limits, known=lambda name: name in settings.table.endpoints, pages=pages
+            )
+            yield Running(actors, authorizing, AsgiHttp(app, nursery), log, metrics)
+        nursery.cancel_scope.cancel()

@@ -1,0 +1,323 @@
+"""An authorization server and an MCP server behind it, on one socket of this machine, which keep every byte they get.
+
+The authorization server has users, rotates refresh tokens, and takes one that was used before for stolen. What the MCP
+server is asked it answers with the token by which it was asked, so that a test sees whose call it was.
+"""
+
+import base64
+import hashlib
+import json
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+from urllib.parse import parse_qs, unquote_plus, urlencode, urlsplit
+
+import trio
+
+MODERN = "2026-07-28"
+
+
+@dataclass
+class Asked:
+    """One request, as it came."""
+
+    method: str
+    target: str
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def path(self) -> str:
+        return urlsplit(self.target).path
+
+    @property
+    def query(self) -> dict[str, str]:
+        return {k: v[0] for k, v in parse_qs(urlsplit(self.target).query).items()}
+
+    @property
+    def form(self) -> dict[str, str]:
+        return {k: v[0] for k, v in parse_qs(self.body.decode()).items()}
+
+    @property
+    def message(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.body)
+        return found
+
+    @property
+    def token(self) -> str:
+        return self.headers.get("authorization", "").removeprefix("Bearer ")
+
+
+@dataclass
+class Granted:
+    user: str
+    client: str
+    scopes: str
+    resource: str = ""
+
+
+Reply = tuple[int, dict[str, str], bytes]
+
+
+@dataclass
+class OAuthWorld:
+    """See above. Everything may be changed while it runs."""
+
+    port: int = 0
+    eras: str = "both"
+    open_methods: frozenset[str] = frozenset()
+    """What the MCP server answers without a token."""
+    lives: int | None = 3600
+    rotates: bool = True
+    s256: bool = True
+    cimd: bool = False
+    dcr: bool = True
+    iss: bool = True
+    says_iss: str | None = None
+    """Instead of its own issuer."""
+    needs: dict[str, str] = field(default_factory=dict)
+    """Scope by tool."""
+    scopes: list[str] = field(default_factory=lambda: ["mcp"])
+    token_status: int = 200
+    user: str = "nobody"
+    """Who is signed in at the authorization server."""
+    resource: str | None = None
+    broken: set[str] = field(default_factory=set)
+    """Paths that answer 503."""
+    secrets: dict[str, str] = field(default_factory=lambda: {"gw": "gw secret"})
+    asked: list[Asked] = field(default_factory=list)
+    access: dict[str, Granted] = field(default_factory=dict)
+    refresh: dict[str, Granted] = field(default_factory=dict)
+    used: dict[str, Granted] = field(default_factory=dict)
+    codes: dict[str, tuple[Granted, dict[str, str]]] = field(default_factory=dict)
+    revoked: list[str] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
+    numbers: Any = field(default_factory=lambda: count(1))
+    on_call: Callable[[str], None] = lambda tool: None
+
+    @property
+    def origin(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def url(self) -> str:
+        return f"{self.origin}/mcp"
+
+    def calls(self, method: str = "tools/call") -> list[Asked]:
+        """What the MCP server was asked of this method."""
+        return [a for a in self.asked if a.path == "/mcp" and a.method == "POST" and a.message.get("method") == method]
+
+    def forget_tokens(self) -> None:
+        """No access token is good any more."""
+        self.access.clear()
+
+    # Answers
+
+    def answer(self, asked: Asked) -> Reply:
+        path = asked.path
+        self.counts[path] += 1
+        if path in self.broken:
+            return 503, {}, b"{}"
+        if path == "/.well-known/oauth-protected-resource/mcp":
+            return _json(
+                {"resource": self.resource or self.url, "authorization_servers": [self.origin]} | self._supported()
+            )
+        if path == "/.well-known/oauth-authorization-server":
+            return _json(self._metadata())
+        if path == "/register" and self.dcr:
+            name = f"dcr-{next(self.numbers)}"
+            return _json({"client_id": name, **asked.message, "client_secret_expires_at": 0}, 201)
+        if path == "/authorize":
+            return self._authorize(asked)
+        if path == "/token":
+            return self._token(asked)
+        if path == "/revoke":
+            self.revoked.append(asked.form["token"])
+            self.refresh.pop(asked.form["token"], None)
+            return _json({})
+        if path == "/mcp":
+            return self._mcp(asked)
+        return 404, {}, b""
+
+    def _supported(self) -> dict[str, Any]:
+        return {"scopes_supported": self.scopes} if self.scopes else {}
+
+    def _metadata(self) -> dict[str, Any]:
+        found: dict[str, Any] = {
+            "issuer": self.origin,
+            "authorization_endpoint": f"{self.origin}/authorize",
+            "token_endpoint": f"{self.origin}/token",
+            "revocation_endpoint": f"{self.origin}/revoke",
+            "token_endpoint_auth_methods_supported": ["none", "client_secret_basic"],
+            "authorization_response_iss_parameter_supported": self.iss,
+            "client_id_metadata_document_supported": self.cimd,
+        }
+        if self.s256:
+            found["code_challenge_methods_supported"] = ["S256"]
+        if self.dcr:
+            found["registration_endpoint"] = f"{self.origin}/register"
+        return found
+
+    def _authorize(self, asked: Asked) -> Reply:
+        query = asked.query
+        assert query["code_challenge_method"] == "S256"
+        code = f"code-{next(self.numbers)}"
+        granted = Granted(self.user, query["client_id"], query.get("scope", ""), query.get("resource", ""))
+        self.codes[code] = (granted, query)
+        back = {"code": code, "state": query["state"]}
+        if self.iss or self.says_iss is not None:
+            back["iss"] = self.says_iss or self.origin
+        return 302, {"location": f"{query['redirect_uri']}?{urlencode(back)}"}, b""
+
+    def _token(self, asked: Asked) -> Reply:
+        if self.token_status != 200:
+            return _json({"error": "server_error"}, self.token_status)
+        form, client = asked.form, self._client(asked)
+        if client is None:
+            return _json({"error": "invalid_client"}, 401)
+        match form["grant_type"]:
+            case "client_credentials":
+                return self._give(Granted("itself", client, form.get("scope", ""), form.get("resource", "")), False)
+            case "authorization_code":
+                granted, query = self.codes.pop(form["code"], (None, {}))
+                digest = base64.urlsafe_b64encode(hashlib.sha256(form["code_verifier"].encode()).digest())
+                good = granted is not None and granted.client == client
+                if not good or digest.decode().rstrip("=") != query["code_challenge"]:
+                    return _json({"error": "invalid_grant"}, 400)
+                assert granted is not None
+                if form["redirect_uri"] != query["redirect_uri"] or form.get("resource", "") != granted.resource:
+                    return _json({"error": "invalid_grant"}, 400)
+                return self._give(granted, True)
+            case "refresh_token":
+                token = form["refresh_token"]
+                if token in self.used:
+                    # Somebody has it who should not: the family is at its end (RFC 9700, section 4.14.2).
+                    family = self.used[token].user
+                    self.refresh = {t: g for t, g in self.refresh.items() if g.user != family}
+                    self.counts["reuse"] += 1
+                found = self.refresh.get(token)
+                if found is None:
+                    return _json({"error": "invalid_grant"}, 400)
+                self.counts["refreshed"] += 1
+                if self.rotates:
+                    self.used[token] = self.refresh.pop(token)
+                return self._give(found, self.rotates)
+        return _json({"error": "unsupported_grant_type"}, 400)
+
+    def _client(self, asked: Asked) -> str | None:
+        header = asked.headers.get("authorization", "")
+        if header.startswith("Basic "):
+            id, _, secret = base64.b64decode(header[6:]).decode().partition(":")
+            return unquote_plus(id) if self.secrets.get(unquote_plus(id)) == unquote_plus(secret) else None
+        id = asked.form.get("client_id", "")
+        return id if id and id not in self.secrets else None
+
+    def _give(self, granted: Granted, with_refresh: bool) -> Reply:
+        token = f"canary-{granted.user}-{next(self.numbers)}"
+        self.access[token] = granted
+        body: dict[str, Any] = {"access_token": token, "token_type": "Bearer", "scope": granted.scopes}
+        if self.lives is not None:
+            body["expires_in"] = self.lives
+        if with_refresh:
+            body["refresh_token"] = f"refresh-{granted.user}-{next(self.numbers)}"
+            self.refresh[body["refresh_token"]] = granted
+        return _json(body)
+
+    # The MCP server
+
+    def _mcp(self, asked: Asked) -> Reply:
+        if asked.method != "POST":
+            return (405, {}, b"") if asked.method == "GET" else (200, {}, b"")
+        message = asked.message
+        method = message.get("method", "")
+        granted = self.access.get(asked.token)
+        challenge = f'Bearer resource_metadata="{self.origin}/.well-known/oauth-protected-resource/mcp"'
+        if granted is None and method not in self.open_methods:
+            more = ', error="invalid_token"' if asked.token else ""
+            return 401, {"www-authenticate": challenge + more}, b""
+        tool = (message.get("params") or {}).get("name", "")
+        needed = self.needs.get(tool) if method == "tools/call" else None
+        if needed is not None and granted is not None and not set(needed.split()) <= set(granted.scopes.split()):
+            scope = f', error="insufficient_scope", scope="{needed}"'
+            return 403, {"www-authenticate": challenge + scope}, b""
+        if "id" not in message:
+            return 202, {}, b""
+        modern = asked.headers.get("mcp-protocol-version") == MODERN or method == "server/discover"
+        result = self._result(method, message, granted, modern)
+        if result is None:
+            error = {"code": -32601, "message": "no such method"}
+            return _json({"jsonrpc": "2.0", "id": message["id"], "error": error})
+        return _json({"jsonrpc": "2.0", "id": message["id"], "result": result})
+
+    def _result(self, method: str, message: dict[str, Any], granted: Granted | None, modern: bool) -> Any:
+        info = {"name": "behind oauth", "version": "1"}
+        complete: dict[str, Any] = {"resultType": "complete"} if modern else {}
+        if modern and self.eras == "legacy":
+            return None
+        match method:
+            case "initialize" if self.eras != "modern":
+                version = message["params"]["protocolVersion"]
+                return {"protocolVersion": version, "capabilities": {"tools": {}}, "serverInfo": info}
+            case "server/discover":
+                return complete | {
+                    "supportedVersions": [MODERN], "capabilities": {"tools": {}}, "ttlMs": 0, "cacheScope": "private",
+                    "_meta": {"io.modelcontextprotocol/serverInfo": info},
+                }  # fmt: skip
+            case "tools/list":
+                user = granted.user if granted is not None else "anybody"
+                names = ["whoami", *self.needs, f"of_{user}"]
+                tools = [{"name": name, "inputSchema": {"type": "object"}} for name in names]
+                hints = {"ttlMs": 60_000, "cacheScope": "private"} if modern else {}
+                return complete | {"tools": tools} | hints
+            case "tools/call":
+                assert granted is not None
+                self.on_call(message["params"]["name"])
+                said = json.dumps({"user": granted.user, "args": message["params"].get("arguments", {})})
+                return complete | {"content": [{"type": "text", "text": said}]}
+            case "ping":
+                return {}
+        return None
+
+
+def _json(value: Any, status: int = 200) -> Reply:
+    return status, {"content-type": "application/json"}, json.dumps(value).encode()
+
+
+@asynccontextmanager
+async def open_oauth_world(**options: Any) -> AsyncIterator[OAuthWorld]:
+    """Runs until the block ends."""
+    listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    world = OAuthWorld(port=listeners[0].socket.getsockname()[1], **options)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(trio.serve_listeners, lambda stream: _serve(world, stream), listeners)
+        yield world
+        nursery.cancel_scope.cancel()
+
+
+async def _serve(world: OAuthWorld, stream: trio.SocketStream) -> None:
+    buffer = b""
+    try:
+        while True:
+            while b"\r\n\r\n" not in buffer:
+                chunk = await stream.receive_some()
+                if not chunk:
+                    return
+                buffer += chunk
+            head, _, buffer = buffer.partition(b"\r\n\r\n")
+            first, *lines = head.decode("latin-1").split("\r\n")
+            headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+            while len(buffer) < int(headers.get("content-length", "0")):
+                buffer += await stream.receive_some()
+            length = int(headers.get("content-length", "0"))
+            body, buffer = buffer[:length], buffer[length:]
+            method, target, _ = first.split(" ")
+            asked = Asked(method, target, headers, body)
+            world.asked.append(asked)
+            status, more, content = world.answer(asked)
+            lines = [f"HTTP/1.1 {status} x", *(f"{n}: {v}" for n, v in more.items()), f"content-length: {len(content)}"]
+            await stream.send_all("\r\n".join(lines).encode() + b"\r\n\r\n" + content)
+    except (trio.BrokenResourceError, trio.ClosedResourceError):
+        pass
