@@ -29,18 +29,21 @@ Who = Callable[[str], Awaitable[str | None]]
 class Authorizing:
     """Of one process; its parts are made when a server first needs them."""
 
-    def __init__(self, shelf: Shelf, sealer: Sealer, log: Log, nursery: trio.Nursery) -> None:
+    def __init__(
+        self, shelf: Shelf, sealer: Sealer, log: Log, nursery: trio.Nursery, wall: Callable[[], float]
+    ) -> None:
         self._shelf = shelf
         self._sealer = sealer
         self._log = log
         self._nursery = nursery
+        self._wall = wall
 
     @cached_property
     def authorization(self) -> "Authorization[Refusal]":
         """The sources of all tokens."""
         from gateway.oauth.service import Authorization, LateHttp
 
-        return Authorization(self._shelf, self._sealer, LateHttp(), Refusal, self._log, self._nursery, time.time)
+        return Authorization(self._shelf, self._sealer, LateHttp(), Refusal, self._log, self._nursery, self._wall)
 
     def credentials(self, spec: BackendSpec) -> Credentials | None:
         """What authorizes a connection to this server; None: its headers are all it needs."""
@@ -61,7 +64,7 @@ class Authorizing:
             self._sealer,
             found.vault,
             found.discovery,
-            time.time,
+            self._wall,
             redirect_uri=f"{base}/connect/callback",
             client_metadata_url=metadata,
         )
@@ -107,7 +110,7 @@ class Authorizing:
                 self._shelf,
                 self._sealer,
                 self.authorization.discovery,
-                time.time,
+                self._wall,
             )
         return Connect(
             base,
@@ -148,8 +151,10 @@ def base_of(settings: Settings, listen: Address) -> str:
 
 
 @asynccontextmanager
-async def open_authorizing(shelf: Shelf, sealer: Sealer, log: Log) -> AsyncIterator[Authorizing]:
+async def open_authorizing(
+    shelf: Shelf, sealer: Sealer, log: Log, wall: Callable[[], float] = time.time
+) -> AsyncIterator[Authorizing]:
     """Until the block ends: then what renews an account comes to its end first."""
     async with trio.open_nursery() as nursery:
-        yield Authorizing(shelf, sealer, log, nursery)
+        yield Authorizing(shelf, sealer, log, nursery, wall)
         nursery.cancel_scope.cancel()

@@ -733,7 +733,12 @@ class Catalogue(Actor):
                 self._close_upstream(key, entry)
                 entry.slow = 0.0
                 for method, wanted in entry.lists.items():
+                    running = wanted.fetching
+                    if running:
+                        self._end_fetch(key, method, wanted)
                     self._told(key, entry, method, wanted)
+                    if running:  # over a connection with the account of before: whoever waits, waits for the new one
+                        self._fetch(key, entry, method, wanted)
 
     def _from_upstream(self, told: UpstreamReady | UpstreamDown | UpstreamNotification | UpstreamWrongEra) -> None:
         key = self._by_upstream.get(told.upstream)

@@ -156,7 +156,8 @@ class Merged:
     def _unknown(self, method: str, unknown: errors.Refusal) -> errors.Refusal:
         """A name is unknown unless the list of the one server that it could be of is."""
         backend = unknown.backend if isinstance(unknown, aggregate.Unlisted) else None
-        if backend is None or backend not in self.listing.silent(LOOKED_UP[method][0]):
+        stands = backend is not None and self.listing.stands_for(backend)
+        if backend is None or (not stands and backend not in self.listing.silent(LOOKED_UP[method][0])):
             return unknown
         status = self._endpoint.tree.status.get(backend)
         if status is not None and status.failure is not None:

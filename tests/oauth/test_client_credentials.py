@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import trio
 
+from gateway.oauth import sources
 from tests.support.authorized import open_authorized
 from tests.support.oauth import OAuthWorld, open_oauth_world
 
@@ -53,7 +54,7 @@ async def test_the_token_of_the_client_never_goes_upstream(era: str, tmp_path: P
 async def test_a_token_that_is_refused_is_replaced_once_and_for_all_calls(era: str, tmp_path: Path) -> None:
     async with open_oauth_world() as world, open_authorized(configured(world), tmp_path) as gateway:
         await call(gateway, "a__whoami", era)
-        gateway.authorizing.authorization._own["a"][1]._obtained -= 60
+        gateway.pass_time(60)
         world.forget_tokens()
         async with trio.open_nursery() as nursery:
             for _ in range(8):
@@ -83,7 +84,9 @@ async def test_missing_rights_are_asked_for_once(era: str, tmp_path: Path) -> No
         assert [a.form["scope"] for a in world.asked if a.path == "/token"] == ["mcp", "mcp admin"]
 
 
-async def test_an_authorization_server_that_is_away_says_nothing_of_the_server(era: str, tmp_path: Path) -> None:
+async def test_an_authorization_server_that_is_away_says_nothing_of_the_server(
+    era: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with open_oauth_world() as world, open_authorized(configured(world), tmp_path) as gateway:
         world.token_status = 503
         with pytest.raises(Exception) as refused:
@@ -92,7 +95,7 @@ async def test_an_authorization_server_that_is_away_says_nothing_of_the_server(e
         status = gateway.actors.backends.status.get("a")
         assert status is None or status.failures == 0
         world.token_status = 200
-        gateway.authorizing.authorization._own["a"][1]._failed = None
+        monkeypatch.setattr(sources, "AGAIN", 0.0)
         assert user_of(await call(gateway, "whoami", era, "/mcp/a")) == "itself"
 
 

@@ -14,8 +14,10 @@ import httpx2
 import pytest
 import trio
 
+from actors.protocol.table import Limits
+from gateway.store.memory import MemoryStore
 from tests.support.authorized import Running, open_authorized
-from tests.support.oauth import OAuthWorld, open_oauth_world
+from tests.support.oauth import Granted, OAuthWorld, open_oauth_world
 
 TOKENS = {name: name[0].upper() * 32 for name in ("ann", "bob")}
 URL_MODE = {"elicitation": {"url": {}}}
@@ -100,6 +102,7 @@ def text_of(result: Any) -> str:
 
 
 def user_of(result: Any) -> str:
+    assert not result.get("isError"), text_of(result)
     return str(json.loads(text_of(result))["user"])
 
 
@@ -295,3 +298,112 @@ async def test_missing_rights_are_granted_on_the_page_and_the_call_goes_on(tmp_p
         assert user_of(await call.result()) == "ann"
         scopes = [a.query["scope"] for a in world.asked if a.path == "/authorize"]
         assert scopes == ["mcp", "mcp admin"]
+
+
+async def test_a_thousand_interleaved_calls_of_twenty_users_never_meet(tmp_path: Path) -> None:
+    """Attack 1: two replicas, both eras, tokens that end in the middle."""
+    users = {f"user{n}": f"{n:02d}" * 16 for n in range(20)}
+    TOKENS.update(users)
+    store = MemoryStore(Limits(), trio.current_time)
+    async with open_oauth_world() as world:
+        settings = configured(world)
+        settings["gateway"]["auth"]["tokens"] = users
+        folders = [tmp_path / "1", tmp_path / "2"]
+        for folder in folders:
+            folder.mkdir()
+        async with (
+            open_authorized(settings, folders[0], store=store) as one,
+            open_authorized(settings, folders[1], store=store.beside()) as other,
+        ):
+            seen: list[tuple[str, str]] = []
+
+            async def play(number: int, user: str) -> None:
+                gateway = (one, other)[number % 2]
+                client = gateway.legacy(token=users[user])
+                await client.connect()
+                modern = (other, one)[number % 2].modern(token=users[user])
+                for n in range(25):
+                    seen.append((user, user_of(await client.call("a__whoami"))))
+                    seen.append((user, user_of(await modern.start_call("a__whoami").complete())))
+                    if n in (8, 16):
+                        world.forget_tokens(user)
+
+            for user in users:
+                await Browser(one, world, user).connect(await flow_of(one, user))
+            async with trio.open_nursery() as nursery:
+                for number, user in enumerate(users):
+                    nursery.start_soon(play, number, user)
+            assert len(seen) == 1000
+            assert [pair for pair in seen if pair[0] != pair[1]] == []
+            assert world.counts["reuse"] == 0
+            said = repr(world.asked)
+            assert not any(token in said for token in users.values()), "attack 2"
+            for gateway in (one, other):
+                told = repr(gateway.log.events) + repr(gateway.metrics.numbers())
+                assert "canary-" not in told
+                assert "refresh-" not in told
+
+
+async def test_a_key_that_a_user_gives_goes_with_his_calls_alone(tmp_path: Path) -> None:
+    async with opened(tmp_path, mode="key") as (world, gateway):
+        world.access["anns-key"] = Granted("ann", "", "")
+        client = gateway.legacy(token=TOKENS["ann"], capabilities=URL_MODE)
+        await client.connect()
+        call = client.start_call("a__whoami")
+        asked = await call.message("elicitation/create")
+        await client.answer(asked, {"action": "accept"})
+        url = asked["params"]["url"]
+        browser = Browser(gateway, world, "ann")
+        await browser.press(url, await browser.open(url), token=TOKENS["ann"])
+        assert "is connected" in await browser.press(url, await browser.open(url), key="anns-key")
+        assert user_of(await call.result()) == "ann"
+        bob = gateway.legacy(token=TOKENS["bob"])
+        await bob.connect()
+        assert (await bob.call("a__whoami"))["isError"] is True
+        assert world.counts["/token"] == 0
+        assert "anns-key" not in repr(gateway.log.events)
+
+
+async def test_lists_that_the_operator_pays_for_are_shown_and_never_called_with(tmp_path: Path) -> None:
+    async with (
+        open_oauth_world() as world,
+        open_authorized(configured(world, catalog="the-catalog-token"), tmp_path) as gateway,
+    ):
+        world.access["the-catalog-token"] = Granted("catalog", "", "")
+        with trio.fail_after(20):
+            names: set[str] = set()
+            while "a__of_catalog" not in names:
+                client = gateway.legacy(token=TOKENS["ann"])
+                await client.connect()
+                names = {tool["name"] for tool in (await client.request("tools/list"))["tools"]}
+                await trio.sleep(0.2)
+        assert (await client.call("a__whoami"))["isError"] is True
+        assert "the-catalog-token" not in [asked.token for asked in world.calls()]
+        assert world.counts["/token"] == 0
+
+
+async def test_another_server_that_takes_over_a_name_finds_no_account(tmp_path: Path) -> None:
+    async with open_oauth_world() as world, open_oauth_world() as thief:
+        folder = tmp_path / "2"
+        folder.mkdir()
+        store = MemoryStore(Limits(), trio.current_time)
+        async with open_authorized(configured(world), tmp_path, store=store) as gateway:
+            await Browser(gateway, world, "ann").connect(await flow_of(gateway, "ann"))
+        async with open_authorized(configured(thief), folder, store=store) as gateway:
+            client = gateway.legacy(token=TOKENS["ann"])
+            await client.connect()
+            assert (await client.call("a__whoami"))["isError"] is True
+        assert "canary-" not in repr(thief.asked)
+        assert "refresh-" not in repr(thief.asked)
+
+
+async def test_a_server_that_only_says_that_an_account_is_missing_is_believed_by_nobody(tmp_path: Path) -> None:
+    """What is ours to say, a server can't: else it could hold calls, or have one run twice."""
+    async with opened(tmp_path) as (world, gateway):
+        await Browser(gateway, world, "ann").connect(await flow_of(gateway, "ann"))
+        client = gateway.legacy(token=TOKENS["ann"], capabilities=URL_MODE)
+        await client.connect()
+        world.lies = True
+        refused = await client.refused("tools/call", {"name": "a__whoami", "arguments": {}})
+        assert refused.data is None
+        assert len(world.calls()) == 1

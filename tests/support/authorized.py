@@ -1,6 +1,7 @@
 """A whole gateway in the process of the test, in front of servers that want tokens: configured as users do it."""
 
 import json
+import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -28,6 +29,15 @@ ADDRESS = Address("127.0.0.1", 8080)
 SEALER = AesSealer([b"k" * 32])
 
 
+class Clock:
+    """The wall clock, and how far it was put forward."""
+
+    later = 0.0
+
+    def __call__(self) -> float:
+        return time.time() + self.later
+
+
 @dataclass
 class Running:
     """One replica."""
@@ -37,6 +47,12 @@ class Running:
     http: AsgiHttp
     log: Lines
     metrics: Metrics
+
+    clock: "Clock"
+
+    def pass_time(self, seconds: float) -> None:
+        """By the wall clock."""
+        self.clock.later += seconds
 
     def legacy(self, path: str = "/mcp", **options: Any) -> WireClient:
         return WireClient(self.http, path, **options)
@@ -53,11 +69,11 @@ async def open_authorized(
     file = folder / "stagedoor.json"
     file.write_text(json.dumps(configuration))
     settings = load(file).settings
-    log, metrics, limits = Lines(), Metrics(), settings.limits
+    log, metrics, limits, clock = Lines(), Metrics(), settings.limits, Clock()
     async with trio.open_nursery() as nursery, lifecycle.open_store("memory:", limits, log) as own:
         store = own if store is None else store
         async with (
-            open_authorizing(store.shelf, sealer, log) as authorizing,
+            open_authorizing(store.shelf, sealer, log, clock) as authorizing,
             lifecycle.open_connector(log, metrics, limits, credentials=authorizing.credentials) as connector,
             open_system(lifecycle.crash_logger(log, metrics)) as system,
         ):
@@ -80,5 +96,5 @@ async def open_authorized(
             app = McpApp(
                 actors.door, security, limits, known=lambda name: name in settings.table.endpoints, pages=pages
             )
-            yield Running(actors, authorizing, AsgiHttp(app, nursery), log, metrics)
+            yield Running(actors, authorizing, AsgiHttp(app, nursery), log, metrics, clock)
         nursery.cancel_scope.cancel()

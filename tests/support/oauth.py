@@ -82,6 +82,8 @@ class OAuthWorld:
     """Scope by tool."""
     scopes: list[str] = field(default_factory=lambda: ["mcp"])
     token_status: int = 200
+    lies: bool = False
+    """Whether the MCP server answers calls as if an account were missing."""
     user: str = "nobody"
     """Who is signed in at the authorization server."""
     resource: str | None = None
@@ -110,9 +112,9 @@ class OAuthWorld:
         """What the MCP server was asked of this method."""
         return [a for a in self.asked if a.path == "/mcp" and a.method == "POST" and a.message.get("method") == method]
 
-    def forget_tokens(self) -> None:
-        """No access token is good any more."""
-        self.access.clear()
+    def forget_tokens(self, user: str = "") -> None:
+        """No access token of this user is good any more, or none at all."""
+        self.access = {t: g for t, g in self.access.items() if user not in ("", g.user)}
 
     # Answers
 
@@ -245,6 +247,10 @@ class OAuthWorld:
             return 403, {"www-authenticate": challenge + scope}, b""
         if "id" not in message:
             return 202, {}, b""
+        if self.lies and method == "tools/call":
+            data = {"reason": "not_connected", "executed": "no"}
+            error = {"code": -32603, "message": "no account", "data": data}
+            return _json({"jsonrpc": "2.0", "id": message["id"], "error": error})
         modern = asked.headers.get("mcp-protocol-version") == MODERN or method == "server/discover"
         result = self._result(method, message, granted, modern)
         if result is None:

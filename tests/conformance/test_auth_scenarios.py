@@ -1,0 +1,44 @@
+"""The suite's scenarios about authorization, with the gateway in the place of the client."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.conformance.test_client_mode import judge
+
+pytestmark = [pytest.mark.e2e, pytest.mark.node]
+
+CLIENT = Path(__file__).with_name("auth_client.py")
+
+BOTH = (
+    *(f"metadata-{name}" for name in ("default", "var1", "var2", "var3")),
+    "basic-cimd",
+    *(f"scope-{name}" for name in ("from-www-authenticate", "from-scopes-supported", "omitted-when-undefined")),
+    "scope-step-up",
+    "scope-retry-limit",
+    *(f"token-endpoint-auth-{name}" for name in ("basic", "post", "none")),
+    "pre-registration",
+)
+SCENARIOS = {
+    "2025-03-26": ("2025-03-26-oauth-metadata-backcompat", "2025-03-26-oauth-endpoint-fallback"),
+    "2025-11-25": BOTH,
+    "2026-07-28": (
+        *BOTH,
+        "resource-mismatch",
+        "offline-access-scope",
+        "offline-access-not-supported",
+        "authorization-server-migration",
+        *(f"iss-{name}" for name in ("supported", "not-advertised", "supported-missing", "wrong-issuer", "unexpected")),
+        "iss-normalized",
+        "metadata-issuer-mismatch",
+    ),
+}
+
+
+@pytest.mark.parametrize(("revision", "scenario"), [(r, s) for r, names in SCENARIOS.items() for s in names])
+def test_the_gateway_authorizes_itself_as_a_client_does(
+    revision: str, scenario: str, node: Path, tmp_path: Path
+) -> None:
+    judge(CLIENT, revision, f"auth/{scenario}", node, tmp_path)
