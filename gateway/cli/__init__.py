@@ -14,6 +14,7 @@ from gateway.cli.policy import explain, policy
 from gateway.cli.principals import principals
 from gateway.cli.serving import check, run, serve, stdio
 from gateway.cli.sessions import sessions
+from gateway.cli.status import status
 from gateway.observability.logging import configure
 from gateway.version import VERSION
 
@@ -53,7 +54,7 @@ def cli(context: click.Context) -> None:
         context.obj = composed
 
 
-for _command in (run, serve, stdio, check, ls, call, sessions, principals, audit, doctor, explain, policy):
+for _command in (run, serve, stdio, check, ls, call, status, sessions, principals, audit, doctor, explain, policy):
     cli.add_command(_command)
 
 

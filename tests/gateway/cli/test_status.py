@@ -1,0 +1,45 @@
+"""`stagedoor status`."""
+
+import json
+from typing import Any
+
+REPLICA = {"incarnation": "abc", "alive": True, "asked": True, "host": "box", "pid": 7}
+SERVERS = [
+    {"name": "good", "status": "healthy", "era": "legacy", "connections": 2},
+    {"name": "bad", "status": "down", "error": {"reason": "spawn_failed", "message": "no such program"}},
+]
+
+
+def pages() -> list[tuple[int, dict[str, Any]]]:
+    def session(key: str, state: str) -> dict[str, Any]:
+        return {"key": key, "state": state, "era": "legacy"}
+
+    return [
+        (200, {"replicas": [REPLICA], "sessions": [session("a", "live"), session("b", "live")], "next": "rest:"}),
+        (200, {"sessions": [session("b", "live"), session("c", "at rest")]}),
+    ]
+
+
+def test_replicas_servers_and_sessions_are_shown(stagedoor, composition):
+    composition.gateway, composition.told = SERVERS, pages()
+    shown = stagedoor("status").stdout
+    assert "abc" in shown
+    assert "no such program" in shown
+    assert [line.split() for line in shown.splitlines()[-2:]] == [
+        ["at", "rest", "legacy", "1"],
+        ["live", "legacy", "2"],
+    ]
+
+
+def test_programs_get_the_same_as_json(stagedoor, composition):
+    composition.gateway, composition.told = SERVERS, pages()
+    found = json.loads(stagedoor("status", "--json").stdout)
+    assert found["replicas"] == [REPLICA]
+    assert found["servers"] == SERVERS
+    assert {"state": "live", "era": "legacy", "sessions": 2} in found["sessions"]
+
+
+def test_without_a_gateway_it_fails(stagedoor, composition):
+    result = stagedoor("status")
+    assert result.exit_code == 1
+    assert "no admin listener" in result.output
