@@ -15,7 +15,7 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from actors.endpoints.host import ASKABLE, Tree, name_of, profile_of, whose_connection
-from actors.machines.modern import request_state
+from actors.machines.modern import input_required, request_state
 from actors.machines.modern import suspended_calls as ev
 from actors.machines.upstream.events import AnswerGiven, ServerInfo, Wanted
 from actors.machines.upstream.legacy_calls import failure
@@ -545,7 +545,8 @@ class PoolActor(Evictable):
         if isinstance(found, Raw) and self._asking + len(found) > QUESTIONS_BYTES:
             found = (False, errors.internal("too much is being asked of this client", reason="too_many").raw)
         if isinstance(found, Raw):
-            self._step(ev.ServerRequested(number, message.id, message.method, found))
+            key = input_required.key_in(message.params)
+            self._step(ev.ServerRequested(number, message.id, message.method, found, key))
         else:
             message.upstream.reply(AnswerGiven(message.id, *found))
 

@@ -286,9 +286,15 @@ def unsupported_protocol_version(version: str, supported: Iterable[str] = _NEWES
     return refusal("unsupported_protocol_version", None, supported=list(supported), requested=_shown(version))
 
 
+REQUIRED: Final = "requiredCapabilities"
+"""What the client would have to declare: in the data of -32021, and of the -32600 in its place with sessions."""
+LACKING: Final = f"stagedoor/{REQUIRED}"
+"""The same in the `_meta` of a tool's result that says in words, to a client with a session, what it lacks."""
+
+
 def missing_client_capability(required: Raw) -> ProtocolError:
     """The request needs what its client did not declare; `required` has the shape of ClientCapabilities."""
-    return refusal("missing_client_capability", None, requiredCapabilities=required)
+    return refusal("missing_client_capability", None, **{REQUIRED: required})
 
 
 _MODERN_STATUS: Final = {

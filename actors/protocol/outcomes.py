@@ -2,6 +2,7 @@
 result may hold (2026-07-28, basic, "ResultType"; caching; patterns/mrtr).
 """
 
+import re
 from contextlib import suppress
 from typing import Any, Final
 
@@ -15,6 +16,10 @@ from actors.protocol.meta import SERVER_KEY
 
 COMPLETE: Final = "complete"
 INPUT_REQUIRED: Final = "input_required"
+KEY: Final = "stagedoor/key"
+"""In the `_meta` of a legacy server's request: the key that it would have without sessions."""
+KEY_FORM: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
+"""It never looks like a number, as those keys do that nobody has chosen."""
 CANCELLED: Final = Raw(b'{"action":"cancel"}')
 """The answer to an elicitation that nobody will give."""
 TASK: Final = "task"
@@ -139,6 +144,18 @@ def missing(bits: ClientBits, method: str, params: Raw) -> errors.ProtocolError 
     except errors.Malformed:
         return errors.internal("the server's questions are malformed", reason="malformed", executed="unknown")
     return errors.missing_client_capability(json.dumps(needed))
+
+
+def lacked(data: Raw, key: str) -> errors.ProtocolError | None:
+    """The error (-32021) for a request that a server refused a client with a session, since that did not declare what
+    the data says under this key; None if they say nothing of that."""
+    if not json.mentions(data, key.encode()) or not json.is_object(data):
+        return None
+    try:
+        required = json.members(data).get(key, EMPTY)
+    except errors.Malformed:
+        return None
+    return errors.missing_client_capability(required) if json.is_object(required) else None
 
 
 def _needed(method: str, params: dict[str, Raw]) -> dict[str, Any]:

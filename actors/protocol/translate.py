@@ -19,7 +19,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from msgspec import Raw, Struct
 
-from actors.protocol import errors
+from actors.protocol import errors, outcomes
 from actors.protocol.capabilities import ClientBits
 from actors.protocol.errors import Malformed, ProtocolError
 from actors.protocol.messages import EMPTY
@@ -164,6 +164,9 @@ def error(method: str, payload: Raw, reader: str, sender: str = LATEST_HANDSHAKE
         return payload
     if found.code == errors.MISSING_CLIENT_CAPABILITY and not modern:
         return ProtocolError(errors.INVALID_REQUEST, found.message, found.data).raw
+    if found.code == errors.INVALID_REQUEST and modern and era_of(sender) is not Era.MODERN:
+        refused = outcomes.lacked(found.data, errors.REQUIRED)
+        return payload if refused is None else refused.raw
     if found.code in _SERVER_CODES and (modern or found.code != errors.RESOURCE_NOT_FOUND):
         data = {"code": found.code, **({"data": found.data} if found.data else {})}
         return ProtocolError(errors.INTERNAL, found.message, dumps(data)).raw

@@ -7,21 +7,18 @@ from typing import Any, Final, Generic, Literal, Protocol, TypeAlias, TypeVar
 import trio
 
 from actors.protocol.capabilities import LEVELS
+from actors.protocol.outcomes import KEY, KEY_FORM
 from actors.protocol.rights import NO_RIGHTS, Rights
 from actors.protocol.versions import LATEST_HANDSHAKE, can_use
 from gateway.native import content
 from gateway.native.content import Message
-from gateway.native.errors import ClientUnableError, ToolError, UrlElicitation
+from gateway.native.errors import ClientUnableError, Feature, ToolError, UrlElicitation
 from gateway.native.forms import Action, Form
 from gateway.native.revisions import fit
 
 T = TypeVar("T")
 
 Level: TypeAlias = Literal["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"]
-
-Feature: TypeAlias = Literal[
-    "roots", "sampling", "sampling.tools", "sampling.context", "elicitation", "elicitation.url"
-]
 
 _CAME_WITH: Final[Mapping[Feature, str]] = {
     "elicitation": "elicitation",
@@ -150,6 +147,11 @@ class Context:
         """Whether the client can do this; asking one that can't raises ClientUnableError."""
         return self.client.can(feature)
 
+    def require(self, feature: Feature) -> None:
+        """ClientUnableError if the client can't do this: to say so before anything is done."""
+        if not self.can(feature):
+            raise ClientUnableError(feature)
+
     async def progress(self, progress: float, total: float | None = None, message: str | None = None) -> None:
         """Reports progress, if the client wants to hear of it. Values that do not grow are not sent, nor any after
         the handler has returned (2025-11-25, utilities/progress, "Behavior Requirements")."""
@@ -176,11 +178,12 @@ class Context:
         """Tells this client that its list changed; for lists that depend on the session."""
         self._peer.list_changed(kind)
 
-    async def roots(self) -> list[Root]:
+    async def roots(self, *, key: str | None = None) -> list[Root]:
         """The client's folders. Like all that asks the client: ClientUnableError if it never said that it can,
-        ClientRefusedError if it answers with an error, ClientTimeoutError if it does not answer."""
-        self._require("roots")
-        answer = await self._peer.ask("roots/list", None, self._related)
+        ClientRefusedError if it answers with an error, ClientTimeoutError if it does not answer. The `key` is what a
+        client without sessions knows the question by; without one it is a number."""
+        self.require("roots")
+        answer = await self._peer.ask("roots/list", _keyed({}, key) or None, self._related)
         return [Root(_expect(r, "uri", str), r.get("name")) for r in _expect(answer, "roots", list)]
 
     async def sample(
@@ -195,11 +198,12 @@ class Context:
         include_context: Literal["none", "thisServer", "allServers"] | None = None,
         tools: Sequence[Mapping[str, Any]] | None = None,
         tool_choice: Mapping[str, Any] | None = None,
+        key: str | None = None,
     ) -> Sample:
         """Has the client's model continue a conversation. `tools` and `tool_choice` are in wire form."""
-        self._require("sampling.tools" if tools or tool_choice else "sampling")
+        self.require("sampling.tools" if tools or tool_choice else "sampling")
         if include_context not in (None, "none"):
-            self._require("sampling.context")
+            self.require("sampling.context")
         params = {
             "messages": [content.for_model(m, self.client.revision) for m in _conversation(messages)],
             "maxTokens": max_tokens,
@@ -212,24 +216,24 @@ class Context:
             "toolChoice": tool_choice,
         }
         given = {k: v for k, v in params.items() if v is not None}
-        return _sample(await self._peer.ask("sampling/createMessage", given, self._related))
+        return _sample(await self._peer.ask("sampling/createMessage", _keyed(given, key), self._related))
 
-    async def elicit(self, message: str, form: type[T] | Mapping[str, Any]) -> Elicited[T]:
+    async def elicit(self, message: str, form: type[T] | Mapping[str, Any], *, key: str | None = None) -> Elicited[T]:
         """Asks the user to fill in a form: a pydantic model, dataclass or TypedDict with simple fields, or a JSON
         Schema. TypeError if it is no form; ToolError if the answer does not fit it. Never ask for secrets so."""
-        self._require("elicitation")
+        self.require("elicitation")
         asked: Form[T] = Form(form)
         schema = asked.schema(self.client.revision)
         params = {"mode": "form", "message": message, "requestedSchema": schema}
         given = fit("elicitation", params, self.client.revision)
-        answer = await self._peer.ask("elicitation/create", given, self._related)
+        answer = await self._peer.ask("elicitation/create", _keyed(given, key), self._related)
         action = _action(answer)
         return Elicited(action, asked.read(answer.get("content")) if action == "accept" else None)
 
-    async def elicit_url(self, elicitation: UrlElicitation) -> Action:
+    async def elicit_url(self, elicitation: UrlElicitation, *, key: str | None = None) -> Action:
         """Asks the user to visit a page. `accept` means that the user agreed, not that the visit is over: when it
         is, call `Server.elicitation_complete` with the id."""
-        self._require("elicitation.url")
+        self.require("elicitation.url")
         self._peer.visited_by([elicitation])
         params = {
             "mode": "url",
@@ -237,16 +241,21 @@ class Context:
             "url": elicitation.url,
             "elicitationId": elicitation.id,
         }
-        return _action(await self._peer.ask("elicitation/create", params, self._related))
+        return _action(await self._peer.ask("elicitation/create", _keyed(params, key), self._related))
 
     @property
     def _related(self) -> int | str | None:
         """The request, while its stream is there to carry what is sent."""
         return self._request if self._peer.is_running(self._request) else None
 
-    def _require(self, feature: Feature) -> None:
-        if not self.can(feature):
-            raise ClientUnableError(f"This needs a client that can do {feature}, and this one has not declared it")
+
+def _keyed(params: Mapping[str, Any], key: str | None) -> dict[str, Any]:
+    """With the key that the request would have without sessions. ValueError for one that can't be."""
+    if key is None:
+        return {**params}
+    if not KEY_FORM.fullmatch(key):
+        raise ValueError(f"{key!r} is no key: 1 to 64 of A-Z a-z 0-9 _ - . and a letter or _ first")
+    return {**params, "_meta": {KEY: key}}
 
 
 def _conversation(messages: str | Message | Sequence[Message]) -> Sequence[Message]:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, Literal, TypeAlias
 
 from msgspec import Raw
 from pydantic import ValidationError
@@ -18,6 +18,11 @@ from actors.protocol.errors import (
     URL_ELICITATION_REQUIRED,
 )
 from gateway.native.content import to_json
+
+Feature: TypeAlias = Literal[
+    "roots", "sampling", "sampling.tools", "sampling.context", "elicitation", "elicitation.url"
+]
+"""What a client may be able to do."""
 
 
 class RpcError(Exception):
@@ -141,7 +146,22 @@ class TooLargeError(ToolError):
 
 
 class ClientUnableError(ToolError):
-    """The client never declared what the handler asked of it. `Context.can` tells before."""
+    """The client never declared what the handler asked of it. `Context.can` tells before.
+
+    Where a handler lets it pass, a client without sessions gets -32021, as its revision has it; one with a session
+    reads of it in the result of a tool, and gets -32600 from anything else.
+    """
+
+    def __init__(self, feature: Feature) -> None:
+        super().__init__(f"This needs a client that can do {feature}, and this one has not declared it")
+        self.feature = feature
+
+    @property
+    def required(self) -> dict[str, Any]:
+        """What the client would have to declare, in wire form."""
+        kind, _, part = self.feature.partition(".")
+        part = part or ("form" if kind == "elicitation" else "")
+        return {kind: {part: {}} if part else {}}
 
 
 class ClientRefusedError(ToolError):

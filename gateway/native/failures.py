@@ -10,12 +10,12 @@ from contextlib import contextmanager
 from msgspec import Raw
 
 from actors.protocol import codec, errors
-from actors.protocol.errors import ProtocolError, Refusal
+from actors.protocol.errors import INVALID_REQUEST, LACKING, REQUIRED, ProtocolError, Refusal
 from actors.protocol.messages import EMPTY, Request
 from actors.runtime.boundary import thread_boundary
 from gateway.native.content import to_json
 from gateway.native.context import Client
-from gateway.native.errors import RpcError, ToolError, UrlRequiredError
+from gateway.native.errors import ClientUnableError, RpcError, ToolError, UrlRequiredError
 from gateway.native.tools import failed
 
 
@@ -37,7 +37,12 @@ def answer(request: Request, error: BaseException, client: Client) -> bytes:
     """The frame that ends the request."""
     wrong = _rpc_error(error, client)
     if wrong is None and request.method == "tools/call":
-        return codec.encode_result(request.id, Raw(to_json(failed(_text(error), client.revision))))
+        result = failed(_text(error), client.revision)
+        if isinstance(error, ClientUnableError):
+            result["_meta"] = {LACKING: error.required}
+        return codec.encode_result(request.id, Raw(to_json(result)))
+    if isinstance(error, ClientUnableError):
+        wrong = ProtocolError(INVALID_REQUEST, _text(error), Raw(to_json({REQUIRED: error.required})))
     return codec.encode_error(request.id, wrong or errors.internal(_text(error)))
 
 

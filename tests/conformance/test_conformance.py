@@ -1,8 +1,9 @@
 """The official conformance suites, against the fixture server itself and through the gateway in front of it.
 
-Direct runs show that the fixture is right, so that a failure through the gateway is the gateway's own. Through the
-gateway every revision's requirements meet a backend of either era, or of both. What can't be where the eras differ is
-listed in `baselines/`, check by check, with the rule that makes it so; everything else passes.
+Direct runs show that the fixture is right, so that a failure through the gateway is the gateway's own. A server on the
+project's own API passes too, with nothing in between. Through the gateway every revision's requirements meet a backend
+of either era, or of both. What can't be where the eras differ is listed in `baselines/`, check by check, with the rule
+that makes it so; everything else passes.
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ from typing import Any
 import pytest
 
 from tests.support.patience import PATIENCE
-from tests.support.processes import NODE_PACKAGES, Programs, accepts, environment, free_port
+from tests.support.processes import NODE_PACKAGES, STAGEDOOR, Programs, accepts, environment, free_port
 
 pytestmark = [pytest.mark.e2e, pytest.mark.node]
 
 FIXTURE = Path(__file__).with_name("fixture")
+NATIVE = Path(__file__).with_name("native_server.py")
 BASELINES = Path(__file__).with_name("baselines")
 TIMEOUT = ("--timeout", str(int(PATIENCE * 1000)))
 """Milliseconds for one scenario; 30 s by itself. The stable release has no such option, and no such limit."""
@@ -146,6 +148,20 @@ def test_the_fixture_itself_passes_the_suite(
 ) -> None:
     url = start_fixture(programs, era)
     require_all_passed(SUITES[suite], run_suite(SUITES[suite], node, url, tmp_path / "results"))
+
+
+@pytest.fixture(scope="module")
+def native(shared_programs: Programs) -> str:
+    """Where the server on the project's own API is."""
+    port = free_port()
+    command = [STAGEDOOR, "run", NATIVE, "--http", f"127.0.0.1:{port}"]
+    shared_programs.start("native", command, ready=accepts(port))
+    return f"http://127.0.0.1:{port}/mcp"
+
+
+@pytest.mark.parametrize("suite", SUITES)
+def test_a_server_on_our_own_api_passes_the_suite(suite: str, native: str, node: Path, tmp_path: Path) -> None:
+    require_all_passed(SUITES[suite], run_suite(SUITES[suite], node, native, tmp_path / "results"))
 
 
 @pytest.mark.parametrize("transport", ["http", "stdio"])

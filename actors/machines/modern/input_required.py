@@ -14,7 +14,7 @@ from actors.protocol import errors
 from actors.protocol.codec import NO_PARAMS
 from actors.protocol.errors import Malformed, Refusal, invalid_params
 from actors.protocol.messages import EMPTY
-from actors.protocol.outcomes import INPUT_REQUIRED
+from actors.protocol.outcomes import INPUT_REQUIRED, KEY, KEY_FORM
 from actors.protocol.payload import BROKEN, dumps, is_object, members, mentions, replace_members, text_or_none
 
 QUESTIONS_MAX: Final = 64
@@ -27,6 +27,18 @@ class InputRequest(Struct, frozen=True):
     key: str
     method: str
     params: Raw = EMPTY
+
+
+def key_in(params: Raw) -> str:
+    """The key that the server has chosen for this request; "" where it has not, or what it chose is none."""
+    if not mentions(params, KEY.encode()):
+        return ""
+    try:
+        meta = members(params).get("_meta", EMPTY)
+        key = text_or_none(members(meta).get(KEY)) if is_object(meta) else None
+    except Malformed:
+        return ""
+    return key if key is not None and KEY_FORM.fullmatch(key) else ""
 
 
 class InputRequired(Struct, frozen=True):

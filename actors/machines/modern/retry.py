@@ -21,7 +21,7 @@ from actors.protocol.cursors import Sealer
 from actors.protocol.errors import Refusal
 from actors.protocol.messages import EMPTY
 from actors.protocol.methods import METHODS
-from actors.protocol.outcomes import MAY_ASK, Outcome, missing
+from actors.protocol.outcomes import MAY_ASK, Outcome, lacked, missing
 from actors.protocol.versions import MODERN
 
 STATE_BYTES: Final = 512 * 1024
@@ -246,6 +246,9 @@ def finished(
     if request.method in modern_tasks.METHODS:
         return _about_task(request, backend, payload, expose)
     if backend.version != MODERN:
+        refused = _lacked(payload)
+        if refused is not None:
+            return False, refused.raw
         version, info = backend.version, backend.info
         return True, translate.result(request.method, payload, MODERN, version, implementation=info)
     if json.mentions(payload, b"taskId") and modern_tasks.is_task(payload):
@@ -260,6 +263,13 @@ def finished(
         return False, errors.internal(words, reason="state_too_large", executed="unknown", backend=backend.name).raw
     exposed = input_required.exposed(payload, lambda method, params: expose(backend.name, method, params))
     return True, wrapped(request, backend.name, exposed, sealer)
+
+
+def _lacked(result: Raw) -> errors.ProtocolError | None:
+    """What the client lacks, if a legacy server's result says so."""
+    if not json.mentions(result, errors.LACKING.encode()):
+        return None
+    return lacked(json.members(result).get("_meta", EMPTY), errors.LACKING)
 
 
 def _about_task(request: Request, backend: Backend, payload: Raw, expose: Expose) -> Outcome:

@@ -33,6 +33,9 @@ from actors.protocol.versions import MODERN
 
 Owner: TypeAlias = Hashable
 
+KEYS_CHOSEN_MAX: Final = 64
+"""Keys that a backend may choose in the course of one call; all others are numbers."""
+
 # Events ------------------------------------------------------------------------------------------------------
 
 
@@ -55,6 +58,8 @@ class ServerRequested(Struct, frozen=True):
     id: RequestId
     method: str
     params: Raw = EMPTY
+    key: str = ""
+    """The one that it chose."""
 
 
 class Withdrawn(Struct, frozen=True):
@@ -370,6 +375,8 @@ class Held(Struct, frozen=True):
     phase: Phase = Phase.WAITING
     round: int = 0
     keys: int = 0
+    named: frozenset[str] = frozenset()
+    """Keys that the backend has chosen."""
     open: dict[str, Question] = {}
     kept: tuple[bool, Raw] | None = None
 
@@ -438,8 +445,11 @@ def _asked(calls: Calls, event: ServerRequested, held: Held) -> Step:
     """A server request gets a key that the call never had. One that comes while the client looks for answers to
     others is asked in the next round."""
     gather: Effects = [StartGather(event.call)] if held.phase is Phase.RUNNING else []
-    asked = {**held.open, str(held.keys + 1): Question(event.id, event.method, event.params)}
-    return put(calls, event.call, replace(moved(held, "asked"), keys=held.keys + 1, open=asked)), gather
+    key, named = str(held.keys + 1), held.named
+    if event.key and event.key not in named and len(named) < KEYS_CHOSEN_MAX:
+        key, named = event.key, named | {event.key}
+    asked = {**held.open, key: Question(event.id, event.method, event.params)}
+    return put(calls, event.call, replace(moved(held, "asked"), keys=held.keys + 1, named=named, open=asked)), gather
 
 
 def _asked_late(event: ServerRequested, held: Held | None) -> Effects:

@@ -75,6 +75,15 @@ async def asks_anyway(ctx: Context) -> str:
 
 
 @server.tool
+@server.prompt
+async def needs(ctx: Context) -> str:
+    """Needs a client with a model, and that can be sent to pages."""
+    ctx.require("sampling")
+    DONE["needed"] += 1
+    return await ctx.elicit_url(UrlElicitation("Please pay", "https://example.com/pay", "pay-2"))
+
+
+@server.tool
 async def remembers(ctx: Context) -> int:
     """How often it was called with this state."""
     ctx.state["calls"] = ctx.state.get("calls", 0) + 1

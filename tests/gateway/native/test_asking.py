@@ -10,6 +10,7 @@ from gateway.native import (
     Audio,
     ClientRefusedError,
     ClientTimeoutError,
+    ClientUnableError,
     Context,
     Embedded,
     Image,
@@ -86,6 +87,37 @@ async def test_sampling_reaches_the_client_on_the_stream_of_its_call(connect: An
     assert related == id
     assert question["params"]["maxTokens"] == 7
     assert question["params"]["messages"][0] == {"role": "user", "content": {"type": "text", "text": "2+2?"}}
+
+
+async def test_a_question_may_have_a_key(connect: Any) -> None:
+    server = Server("t")
+
+    @server.tool
+    async def roots(key: str, ctx: Context) -> int:
+        return len(await ctx.roots(key=key))
+
+    client = await connect(server)
+    client.on("roots/list", {"roots": []})
+    assert await client.text("roots", key="where") == '{"result":0}'
+    [(question, _)] = client.asked
+    assert question["params"] == {"_meta": {"stagedoor/key": "where"}}
+    for bad in ("1", "", "a b", "x" * 65):
+        assert "is no key" in await client.error("roots", key=bad)
+    assert len(client.asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("feature", "required"),
+    [
+        ("roots", {"roots": {}}),
+        ("sampling", {"sampling": {}}),
+        ("sampling.tools", {"sampling": {"tools": {}}}),
+        ("elicitation", {"elicitation": {"form": {}}}),
+        ("elicitation.url", {"elicitation": {"url": {}}}),
+    ],
+)
+def test_what_a_client_would_have_to_declare_is_in_wire_form(feature: Any, required: Any) -> None:
+    assert ClientUnableError(feature).required == required
 
 
 async def test_sampling_with_tools_goes_to_a_client_that_declared_it_alone(connect: Any) -> None:

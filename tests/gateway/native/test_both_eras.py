@@ -105,6 +105,25 @@ async def test_a_client_that_can_do_nothing_is_not_asked(opened: Any) -> None:
         assert (await client.call_tool("asks_anyway")).text == "ClientUnableError"
 
 
+async def test_a_client_is_told_what_it_would_have_to_declare_as_its_era_has_it(opened: Any, era: str) -> None:
+    words = "This needs a client that can do sampling, and this one has not declared it"
+    async with opened() as client:
+        with pytest.raises(McpError) as caught:
+            await client.get_prompt("needs")
+        assert caught.value.code == (-32021 if era == "modern" else -32600)
+        assert caught.value.data == {"requiredCapabilities": {"sampling": {}}}
+        if era == "modern":
+            with pytest.raises(McpError) as caught:
+                await client.call_tool("needs")
+            assert (caught.value.code, caught.value.data) == (-32021, {"requiredCapabilities": {"sampling": {}}})
+        else:
+            result = await client.call_tool("needs")
+            assert result.is_error
+            assert result.text == words
+            assert result.raw["_meta"] == {"stagedoor/requiredCapabilities": {"sampling": {}}}
+        assert (await counted(client)).get("needed", 0) == 0
+
+
 async def test_a_cancelled_call_cancels_its_handler(opened: Any) -> None:
     async with opened() as client:
         before = (await counted(client)).get("cancelled", 0)
@@ -179,7 +198,8 @@ async def test_one_that_blocks_the_loop_is_named_in_a_warning_and_a_metric(gatew
             return text
 
     told = [line for line in (await trio.to_thread.run_sync(metrics)).splitlines() if "native_blocked" in line]
-    counted = [line for line in told if line.startswith("stagedoor_native_blocked_seconds_count")]
+    counts = [line for line in told if line.startswith("stagedoor_native_blocked_seconds_count")]
+    counted = [line for line in counts if not line.endswith(" 0.0")]
     assert len(counted) == 1, told
     for label in ('server="inquirer"', 'mcp_method_name="tools/call"', 'gen_ai_tool_name="blocks"'):
         assert label in counted[0]

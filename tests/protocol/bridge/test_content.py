@@ -222,6 +222,16 @@ def test_codes_of_the_era_without_sessions_are_not_said_with_them(
     conforms(version, "JSONRPCErrorResponse" if version == NEWEST else "JSONRPCError", message)
 
 
+def test_what_a_client_lacks_has_a_code_of_its_own_without_sessions_alone(conforms):
+    lacking = error(-32600, requiredCapabilities={"sampling": {}})
+    made = translate.error("prompts/get", lacking, MODERN)
+    conforms(MODERN, "MissingRequiredClientCapabilityError", {"jsonrpc": "2.0", "id": 1, "error": plain(made)})
+    assert plain(made)["code"] == -32021
+    assert plain(made)["data"] == {"requiredCapabilities": {"sampling": {}}}
+    for other in (error(-32600), error(-32600, requiredCapabilities=["sampling"]), error(-32600, x=1)):
+        assert translate.error("prompts/get", other, MODERN) is other
+
+
 @pytest.mark.parametrize("broken", [{}, {"code": "x", "message": "m"}, [], 5])
 def test_what_is_no_error_is_an_internal_one(broken):
     assert plain(translate.error("tools/call", raw(broken), MODERN))["code"] == -32603

@@ -41,6 +41,27 @@ def test_one_call_over_any_number_of_rounds(serialized: bool) -> None:
     world.finish()
 
 
+def test_a_key_that_the_server_has_chosen_stands_once_in_a_call() -> None:
+    world = World()
+    call = world.begin()
+    for key in ("name", "", "name", "color"):
+        world.ask(call, ELICIT, key)
+    world.suspend()
+    assert keys(world, call) == ["name", "2", "3", "color"]
+    world.resume(call)
+    world.ask(call, ELICIT, "name")
+    world.suspend()
+    assert keys(world, call) == ["5"], "an answer to the first would else be one to this, too"
+    world.resume(call)
+    for n in range(2 * ev.KEYS_CHOSEN_MAX):
+        world.ask(call, ELICIT, f"k{n}")
+    world.suspend()
+    assert sum(key.startswith("k") for key in keys(world, call)) == ev.KEYS_CHOSEN_MAX - 2
+    world.resume(call)
+    world.end(call)
+    world.finish()
+
+
 def test_questions_that_come_together_are_asked_together() -> None:
     world = World()
     call = world.begin()

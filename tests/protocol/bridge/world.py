@@ -72,11 +72,11 @@ class World:
         self.do(ev.Begun(call, str(call), may_ask_back))
         return call
 
-    def ask(self, call: int, method: str = ELICIT) -> int:
-        """The backend asks; the id of the question."""
+    def ask(self, call: int, method: str = ELICIT, key: str = "") -> int:
+        """The backend asks, by a key of its own if it has one; the id of the question."""
         self._question += 1
         self.questions[self.live.get(call, self.settling.get(call, 0)), self._question] = call
-        self.do(ev.ServerRequested(call, self._question, method, dumps({"n": self._question})))
+        self.do(ev.ServerRequested(call, self._question, method, dumps({"n": self._question}), key))
         return self._question
 
     def suspend(self, *calls: int) -> None:
