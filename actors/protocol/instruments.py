@@ -73,6 +73,7 @@ ENDS: Final = (
     "delete",
     "idle",
     "operator",
+    "unconfigured",
     "revoked",
     "initialize_failed",
     "initialize_malformed",

@@ -52,20 +52,15 @@ class Sink(Protocol):
 
 class FileSink:
     """A file that only its owner reads, appended to by all processes that have it open: one write is one batch of whole
-    lines. `reopen` is for those who have moved it away."""
+    lines. Where somebody has moved it away, the next batch begins a new one."""
 
     name = "file"
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._file: int | None = None
-        self._wanted = True
         self._done = 0
         self._torn = b""
-
-    def reopen(self) -> None:
-        """By the next write, from any thread."""
-        self._wanted = True
 
     def write(self, lines: Sequence[Line]) -> None:
         file = self._open()
@@ -84,11 +79,18 @@ class FileSink:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def _open(self) -> int:
-        if self._wanted or self._file is None:
-            self._wanted = False
+        if self._file is not None and not self._is_there(self._file):
             self.close()
+        if self._file is None:
             self._file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         return self._file
+
+    def _is_there(self, file: int) -> bool:
+        """Whether it still has its name."""
+        try:
+            return os.path.samestat(os.stat(self._path), os.fstat(file))
+        except FileNotFoundError:
+            return False
 
     def close(self) -> None:
         if self._file is not None:

@@ -370,7 +370,7 @@ class AuditSection(Section):
 
     file: str | None = None
     """The file that lines are appended to, relative to this file; only its owner can read it. Several processes may
-    share it. SIGHUP opens it anew, for whoever rotates it."""
+    share it. Where it is moved away, a new one is begun."""
     arguments: Literal["none", "keys", "hash", "redacted", "full"] = "keys"
     """What is written of the arguments of a call: their names (`keys`), with a hash of each value that is the same
     within this deployment (`hash`), with their values but for what looks like a credential (`redacted`), or all

@@ -72,6 +72,7 @@ def one_of_each(caller: Ref) -> list[Any]:
         m.Granted(),
         m.Denied(Raw(b'{"code":1,"message":""}')),
         m.Recount(),
+        m.Spare(),
         m.Leave(caller),
         m.PutDown(caller),
     ]

@@ -89,14 +89,12 @@ async def test_processes_share_a_file(tmp_path):
     assert [found.lines for found in verdict.chains.values()] == [202] * 3
 
 
-async def test_a_file_that_was_moved_away_is_made_anew_when_that_is_said(tmp_path):
+async def test_where_a_file_was_moved_away_a_new_one_is_begun(tmp_path):
     path = tmp_path / "audit.log"
-    sink = FileSink(path)
-    journal = Journal(sink, key=KEY)
+    journal = Journal(FileSink(path), key=KEY)
     journal.record("call", item="before")
     await until(lambda: path.exists() and b"before" in path.read_bytes())
     path.rename(tmp_path / "audit.log.1")
-    sink.reopen()
     journal.record("call", item="behind")
     await journal.aclose(PATIENCE)
     old, new = read(tmp_path / "audit.log.1")[0], read(path)[0]
