@@ -1,0 +1,52 @@
+"""`forking.py SOCKET ARGUMENT…`: a program that starts at once. The process that `forks` there has everything imported,
+and does it in a child, with the arguments, the pipes and what the suite says in the environment of this process.
+Starting Python, the SDK and a gateway for each scenario takes longer than all that a suite does with them."""
+
+import gc
+import json
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
+
+
+def forks(path: Path, places: int) -> list[str]:
+    """Forks for whoever connects, `places` at a time; returns in each child, with its arguments."""
+    gc.freeze()  # what there is stays: no child looks through it, which would copy it
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(os.fspath(path))
+        listener.listen(64)
+        running = 0
+        while True:
+            if running == places:
+                os.wait()
+                running -= 1
+            connection, _ = listener.accept()
+            if os.fork() == 0:
+                break
+            running += 1
+            connection.close()
+    connection.set_inheritable(False)
+    told, pipes, _, _ = socket.recv_fds(connection, 1 << 20, 3)
+    for number, pipe in enumerate(pipes):
+        os.dup2(pipe, number)
+        os.close(pipe)
+    connection.detach()  # ends with this process, which tells the one that waits
+    arguments, around = json.loads(told)
+    os.environ.update(around)
+    return list(arguments)
+
+
+def forked(path: str, arguments: list[str]) -> None:
+    """Has it done, and returns when the child has ended."""
+    around = {name: value for name, value in os.environ.items() if name.startswith("MCP_")}
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(path)
+        socket.send_fds(connection, [json.dumps([arguments, around]).encode()], [0, 1, 2])
+        connection.recv(1)
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    forked(sys.argv[1], sys.argv[2:])
