@@ -264,6 +264,7 @@ class Connection(Actor):
             case Due.GRACE:
                 self._part()
             case Due.MOVED_ON:
+                self._return_unsent()
                 self._shut()
             case Due.UNUSED:
                 self._rest()
@@ -271,6 +272,11 @@ class Connection(Actor):
                 assert_never(due)
 
     # The two eras
+
+    @abstractmethod
+    def _return_unsent(self) -> None:
+        """Calls that came since nothing connects it any more go back to their callers, who make them over the
+        connection to the server that is configured."""
 
     @property
     @abstractmethod

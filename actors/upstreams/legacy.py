@@ -361,10 +361,22 @@ class LegacyUpstream(Connection):
         if to is not None and to is not self._me and not self._subscribers.shared:
             to.reply(UpstreamPlaced(self._me, self._backend, call, effect.place))
 
+    def _return_unsent(self) -> None:
+        waiting = self._upstream.waiting
+        self._upstream = replace(self._upstream, waiting=())
+        for ref, calls in self._unsent(waiting).items():
+            if calls:
+                ref.reply(UpstreamWrongEra(self._me, self._backend, tuple(calls)))
+
     def _wrong_era(self, effect: ev.WrongEra) -> None:
         """It is of the other era: each gets back what was not sent for them."""
+        for ref, calls in self._unsent(effect.calls).items():
+            ref.reply(UpstreamWrongEra(self._me, self._backend, tuple(calls)))
+
+    def _unsent(self, waiting: tuple[ev.Called, ...]) -> dict[Ref, list[Call]]:
+        """By member, what each gets back to make it over another connection."""
         mine: dict[Ref, list[Call]] = {ref: [] for ref in self._subscribers.members}
-        for called in effect.calls:
+        for called in waiting:
             caller, call = key_of(called.call)
             self._calls.forget(called.call)
             if caller is self._me:
@@ -372,8 +384,7 @@ class LegacyUpstream(Connection):
             elif caller in mine:
                 again = Call(caller, call, called.method, called.params, called.progress, rights=called.rights)
                 mine[caller].append(again)
-        for ref, calls in mine.items():
-            ref.reply(UpstreamWrongEra(self._me, self._backend, tuple(calls)))
+        return mine
 
     def _listen(self, effect: ev.Listen) -> None:
         self._on_transport(effect)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias, assert_never
 
 from msgspec import Raw, Struct
+from msgspec.structs import replace
 
 from actors import ports
 from actors.machines.upstream import breaker
@@ -317,6 +318,12 @@ class ModernUpstream(Connection):
         if self._account:
             payload = self._said(ok, payload, effect.theirs)
         caller.reply(UpstreamOutcome(self._backend, call, ok, payload, effect.theirs))
+
+    def _return_unsent(self) -> None:
+        waiting = self._upstream.waiting
+        unsent = tuple(called for called in waiting if isinstance(called, mv.Called))
+        self._upstream = replace(self._upstream, waiting=tuple(one for one in waiting if one not in unsent))
+        self._wrong_era(mv.WrongEra(unsent, news=False))
 
     def _wrong_era(self, effect: mv.WrongEra) -> None:
         """Everybody looks for the other kind of upstream connection, and takes the calls there."""
