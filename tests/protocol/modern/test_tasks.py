@@ -149,8 +149,11 @@ def test_an_answer_that_is_no_task_is_an_error(raw):
 def test_a_listener_hears_of_its_own_tasks_under_its_own_ids(sealer, raw):
     mine = [modern_tasks.seal(backend, "p", task, sealer) for backend, task in (("b", "1"), ("b", "2"), ("c", "1"))]
     foreign = modern_tasks.seal("b", "q", "3", sealer)
-    ids = modern_tasks.filtered([*mine, foreign, "x"], sealer, principal="p")
+    ids = modern_tasks.filtered([*mine, foreign, "x"], sealer, lambda *_: True, principal="p")
     assert ids == {"b": {"1": mine[0], "2": mine[1]}, "c": {"1": mine[2]}}
+    tooled = modern_tasks.seal("b", "p", "4", sealer, "hidden")
+    may = {("b", ""), ("c", "")}
+    assert modern_tasks.filtered([*mine, tooled], sealer, lambda *of: of in may, principal="p") == ids
     update = {name: value for name, value in TASK.items() if name != "resultType"}
     assert plain(modern_tasks.told(raw({**update, "taskId": "2"}), ids["b"])) == {**update, "taskId": mine[1]}
     assert modern_tasks.told(raw({**update, "taskId": "3"}), ids["b"]) is None
