@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import redis
 
+from gateway.observability.redaction import Redaction
 from gateway.store.redis import StoreUnreachable, StoreUntrusted, StoreUrlError, targets
 from gateway.store.redis.targets import parse
 from tests.support.certificates import Authority
@@ -65,6 +66,7 @@ async def test_a_certificate_of_an_authority_that_is_not_ours_is_not_trusted(tls
                 pass
         assert "secret" not in str(error.value)
         assert "\n" not in str(error.value)
+        assert Redaction().text(str(error.value)) == str(error.value), "the log hides the advice"
 
 
 async def test_a_certificate_for_another_name_is_not_trusted_unless_names_are_not_checked(

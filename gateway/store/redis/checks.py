@@ -102,9 +102,10 @@ def explain(target: Target, error: LinkDown) -> StoreError:
                     f"{target.shown} refuses the credentials: {error}; give user and password in the store URL"
                 )
             case ssl.SSLCertVerificationError():
+                # Not as `?ssl_ca_certs=FILE`: the log hides what stands in the query of a URL.
                 return StoreUntrusted(
                     f"the certificate of {target.shown} is not trusted: {cause.verify_message}; "
-                    "name the CA's file in the store URL (?ssl_ca_certs=FILE)"
+                    "name the CA's file in the store URL, as ssl_ca_certs"
                 )
             case ssl.SSLError() | ConnectionResetError() | BrokenPipeError() if target.tls:
                 return StoreUnreachable(f"no TLS with {target.shown}: {cause}{_hint(target)}")
