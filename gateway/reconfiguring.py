@@ -89,6 +89,7 @@ class Reloads:
 
     def __init__(self, settings: Settings, log: Log, telemetry: Telemetry, apply: Apply) -> None:
         self.settings = settings
+        self._started = settings
         self.at = time.time()
         """When they came into force."""
         self.outcome = "started"
@@ -169,11 +170,23 @@ class Reloads:
             found.append(await trio.to_thread.run_sync(load, abandon_on_cancel=True))
 
         exit = await boundary(read)
+        if exit.error is None and found:
+            unguarded = self._unguarded(found[0])
+            if unguarded:
+                self._refuse(unguarded)
+            return None if unguarded else found[0]
         if exit.error is None:
-            return found[0] if found else None
+            return None
         told = isinstance(exit.error, ConfigError)
         self._refuse(str(exit.error) if told else f"{type(exit.error).__name__}: {exit.error}")
         return None
+
+    def _unguarded(self, settings: Settings) -> str:
+        """As `Settings.unguarded`, where this gateway listens and with what was said at its start: nobody opens a
+        gateway by taking the tokens out of its file."""
+        anonymous = settings.auth.anonymous or self._started.auth.anonymous
+        auth = replace(settings.auth, anonymous=anonymous)
+        return replace(settings, listen=self._started.listen, auth=auth).unguarded
 
     def _refuse(self, why: str) -> None:
         self._log.error("configuration_refused", error=why, hint="what was in force stays in force")

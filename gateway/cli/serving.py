@@ -41,6 +41,9 @@ def _parsed(parse: Callable[[str], Any]) -> Callable[[click.Context, click.Param
     return callback
 
 
+_ANONYMOUS = "Let everybody in without a token, where others can reach the address."
+
+
 @click.command()
 @click.argument("file", required=False)
 @click.option("--config", metavar="FILE", help="The same as FILE.")
@@ -50,6 +53,7 @@ def _parsed(parse: Callable[[str], Any]) -> Callable[[click.Context, click.Param
 @click.option("--listen", metavar="HOST:PORT|unix:PATH", callback=_parsed(parse_listen), help="Where clients connect.")
 @click.option("--admin", metavar="HOST:PORT", callback=_parsed(parse_address), help="Where metrics and probes are.")
 @click.option("--store", metavar="URL", callback=_parsed(_parse_store), help="memory:// or redis://…")
+@click.option("--anonymous", is_flag=True, help=_ANONYMOUS)
 @click.option("--workers", metavar="N", type=click.IntRange(min=1), help="Processes on one port; needs redis://….")
 @click.option("--worker", metavar="FD", type=int, hidden=True, help="Be one of them, for the supervisor at FD.")
 @json_option
@@ -64,6 +68,7 @@ def serve(
     reload: bool,
     watch_config: bool,
     worker: int | None,
+    anonymous: bool,
     as_json: bool,
     **given: Any,
 ) -> None:
@@ -91,8 +96,11 @@ def serve(
     settings = replace(settings, **{key: value for key, value in given.items() if value is not None})
     if settings.listen == settings.admin and settings.listen.port:
         raise click.UsageError("--listen and --admin are the same address: the two are separate listeners")
-    if settings.unshared:
-        raise click.UsageError(settings.unshared)
+    if anonymous:
+        settings = _for_anybody(settings)
+    for refused in (settings.unshared, settings.unguarded):
+        if refused:
+            raise click.UsageError(refused)
     if settings.workers > 1 and settings.reload:
         raise click.UsageError("--reload is for one worker")
 
@@ -138,9 +146,10 @@ def stdio(parts: Callable[[], Parts], /, *, config: str | None, native: str | No
 @click.command()
 @click.argument("target")
 @click.option("--http", metavar="HOST:PORT", callback=_parsed(parse_address), help="Serve over HTTP, at /mcp.")
+@click.option("--anonymous", is_flag=True, help=_ANONYMOUS)
 @click.option("--reload", is_flag=True, help="Load the server anew when its files change.")
 @click.pass_obj
-def run(parts: Callable[[], Parts], /, *, target: str, http: Address | None, reload: bool) -> None:
+def run(parts: Callable[[], Parts], /, *, target: str, http: Address | None, anonymous: bool, reload: bool) -> None:
     """Run one server written in Python: module:server, or path/to/file.py:server.
 
     It speaks on standard input and output, and ends with status 0 when its input does; with --http over Streamable
@@ -153,11 +162,20 @@ def run(parts: Callable[[], Parts], /, *, target: str, http: Address | None, rel
     def announce(serving: Settings) -> None:
         click.echo(f"{target} is at http://{serving.listen.url_host}:{serving.listen.port}/mcp", err=True)
 
+    settings = replace(_native(target, reload), listen=http)
+    if settings.unguarded and not anonymous:
+        raise click.UsageError(
+            f"others can reach {http}, and anybody could use the server: say --anonymous if it is meant"
+        )
     try:
-        status = parts().run_alone(replace(_native(target, reload), listen=http), announce)
+        status = parts().run_alone(settings, announce)
     except ServeFailedError as error:
         raise click.ClickException(str(error)) from error
     raise SystemExit(status)
+
+
+def _for_anybody(settings: Settings) -> Settings:
+    return replace(settings, auth=replace(settings.auth, anonymous=True))
 
 
 def _native(target: str, reload: bool = False, *, quiet: bool = False) -> Settings:

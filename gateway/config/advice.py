@@ -53,11 +53,9 @@ def _exposed(loaded: Loaded) -> Iterator[Problem]:
     settings = loaded.settings
     if not settings.listen.loopback:
         path: Path = ("gateway", "listen")
-        if not settings.auth.asked:
-            yield Problem(
-                "others can reach this address and `auth.tokens` is not set: anybody may use the servers", path
-            )
-        elif settings.tls is None:
+        if settings.unguarded:  # an option may still change it
+            yield Problem(settings.unguarded, path)
+        elif settings.auth.asked and settings.tls is None:
             yield Problem("bearer tokens travel in clear: set `tls`, or put something in front that does TLS", path)
     if not settings.admin.loopback:
         yield Problem("others can reach the admin listener, which asks for no token", ("gateway", "admin"))

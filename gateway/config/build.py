@@ -316,6 +316,7 @@ class Builder:
             tuple(self._issuers()),
             section.bind_client,
             section.legacy_metadata,
+            anonymous=section.anonymous,
         )
 
     def _issuers(self) -> Iterator[Issuer]:

@@ -13,4 +13,5 @@ SERVERS = {"demo": {"native": "gateway.native.demo:server"}, "notes": {"native":
 
 def demo_settings(resolve: Resolve = import_object) -> Settings:
     """Settings with the demo servers and every default."""
-    return settings_from(Document({"mcpServers": SERVERS}, {}, "the built-in configuration", Path.cwd()), {}, resolve)
+    data = {"mcpServers": SERVERS, "gateway": {"auth": {"anonymous": True}}}  # they can do no harm
+    return settings_from(Document(data, {}, "the built-in configuration", Path.cwd()), {}, resolve)

@@ -307,6 +307,9 @@ class AuthSection(Section):
     """Answers at `/.well-known/oauth-authorization-server` as the first issuer does, for clients of 2025-03-26."""
     bind_client: Switch = False
     """What belongs to a user belongs to one OAuth client of that user: another one finds nothing of it."""
+    anonymous: Switch = False
+    """Says that everybody may come in without a token, where there are no `tokens` and `issuers` and others than this
+    machine can reach the gateway: it does not start without it."""
     hosts: list[HostText] = []
     """`Host` values allowed besides loopback names and the listen address: `name`, or `name:port` for one port. The
     admin listener takes these names too, with any port."""

@@ -87,6 +87,8 @@ class Auth:
     bind_client: bool = False
     legacy_metadata: bool = False
     browser: Browser | None = None
+    anonymous: bool = False
+    """Whether nobody has to say who he is on purpose, also where others can reach the gateway."""
 
     @property
     def asked(self) -> bool:
@@ -209,6 +211,18 @@ class Settings:
                 " `--store redis://…` (or `gateway.store`), or one worker"
             )
         return ""
+
+    @property
+    def unguarded(self) -> str:
+        """Why it can't be served where it listens: anybody could use it, and nobody said that this is meant; else
+        empty (MCP, security best practices: sessions of nobody in particular are for one machine)."""
+        if self.listen.path or self.listen.loopback or self.auth.asked or self.auth.anonymous:
+            return ""
+        return (
+            f"others can reach {self.listen}, and nobody has to say who he is: anybody could use the servers. Set"
+            " `gateway.auth.tokens` or `gateway.auth.issuers`, or if it is meant `gateway.auth.anonymous: true`"
+            " (`--anonymous`)"
+        )
 
     @property
     def secrets(self) -> tuple[str, ...]:

@@ -88,6 +88,13 @@ def test_values_that_the_chart_does_not_know_are_refused() -> None:
         assert wrong.partition("=")[0].rpartition(".")[2] in done.stderr or "gateway" in done.stderr, done.stderr
 
 
+def test_servers_that_anybody_could_use_are_refused_unless_that_is_said() -> None:
+    servers = ("--set", "config.mcpServers.a.url=http://a/mcp")
+    assert "config.gateway.auth is missing" in template(*servers).stderr
+    for said in ("auth.anonymous=true", "auth.tokens.ann=$${ANN}"):
+        assert template(*servers, "--set", f"config.gateway.{said}").returncode == 0
+
+
 def test_the_schema_knows_every_value_and_its_defaults_pass() -> None:
     values = yaml.safe_load((CHART / "values.yaml").read_text())
     schema = json.loads((CHART / "values.schema.json").read_text())

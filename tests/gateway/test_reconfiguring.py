@@ -3,6 +3,7 @@
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from gateway.config import Settings, load
+from gateway.config import Address, Settings, load
 from gateway.reconfiguring import LOOK, Reloads, same_natives
 from tests.support.harness import RecordingLog, RecordingTelemetry
 
@@ -91,6 +92,25 @@ async def test_what_can_not_be_used_changes_nothing(tmp_path: Path) -> None:
         site.refuses = ""
         await reload(site)
         assert site.outcomes() == {"refused": 3, "reloaded": 1}
+
+
+@pytest.mark.parametrize(("anonymous", "outcome"), [(False, "refused"), (True, "reloaded")])
+async def test_a_file_without_its_tokens_opens_nothing_where_others_can_reach(
+    tmp_path: Path, anonymous: bool, outcome: str
+) -> None:
+    async with running(Site(tmp_path)) as site:
+        auth: dict[str, Any] = {"tokens": {"ann": "0123456789012345678901"}}
+        site.file.write_text(json.dumps({"gateway": {"auth": auth}}))
+        started = replace(load(site.file).settings, listen=Address("192.0.2.1", 80))  # by an option
+        site.reloads = Reloads(started, site.log, site.telemetry, site.apply)
+        site.reloads.request()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(site.reloads.run)
+            site.file.write_text(json.dumps({"gateway": {"auth": {"anonymous": True} if anonymous else {}}}))
+            await reload(site)
+            nursery.cancel_scope.cancel()
+        assert site.outcomes() == {outcome: 1}
+        assert len(site.applied) == int(anonymous)
 
 
 async def test_a_module_that_fails_when_it_is_imported_is_a_bad_file_too(tmp_path: Path) -> None:

@@ -90,7 +90,8 @@ app.kubernetes.io/component: gateway
 {{/* The configuration file. */}}
 {{- define "stagedoor.config" -}}
 {{- $config := deepCopy .Values.config }}
-{{- if not $config.mcpServers }}
+{{- $demo := not $config.mcpServers }}
+{{- if $demo }}
 {{- $_ := set $config "mcpServers" (dict "demo" (dict "native" "gateway.native.demo:server") "notes" (dict "native" "gateway.native.notes:server")) }}
 {{- end }}
 {{- $gateway := default (dict) $config.gateway }}
@@ -104,6 +105,11 @@ app.kubernetes.io/component: gateway
 {{- end }}
 {{- $auth := default (dict) $gateway.auth }}
 {{- $_ := set $auth "hosts" (include "stagedoor.hosts" . | fromJsonArray) }}
+{{- if and $demo (not $auth.tokens) (not $auth.issuers) }}
+{{- $_ := set $auth "anonymous" true }}
+{{- else if not (or $auth.tokens $auth.issuers $auth.anonymous) }}
+{{- fail "config.gateway.auth is missing: set `tokens` or `issuers`, or `anonymous: true` if everybody in the cluster may use the servers" }}
+{{- end }}
 {{- $_ := set $gateway "auth" $auth }}
 {{- $_ := set $config "gateway" $gateway }}
 {{- $config | toPrettyJson }}

@@ -68,8 +68,8 @@ CLEAR = "a credential in clear"
             CLEAR,
         ),
         ('{"servers": {"a": {"command": "sh", "env": {"API_KEY": "x"}}}}', "servers.a.env.API_KEY", CLEAR),
-        ('{"gateway": {"listen": "0.0.0.0:80"}}', "gateway.listen", "others can reach this address"),
-        ('{"gateway": {"listen": "192.0.2.1:80"}}', "gateway.listen", "others can reach this address"),
+        ('{"gateway": {"listen": "0.0.0.0:80"}}', "gateway.listen", "anybody could use the servers"),
+        ('{"gateway": {"listen": "192.0.2.1:80"}}', "gateway.listen", "anybody could use the servers"),
         (
             '{"gateway": {"listen": "[::]:80", "auth": {"tokens": {"a": "${T}"}}}}',
             "gateway.listen",

@@ -65,11 +65,46 @@ def test_it_says_the_same_to_programs(stagedoor: Callable[..., Result], file: Ca
 def test_it_warns_of_what_is_unwise_and_serves_all_the_same(
     stagedoor: Callable[..., Result], composition: Any, file: Callable[[str], str]
 ) -> None:
-    result = stagedoor("serve", "--config", file('{"gateway": {"listen": "0.0.0.0:7000"}}'))
+    result = stagedoor("serve", "--config", file('{"gateway": {"admin": "0.0.0.0:7001"}}'))
     assert result.exit_code == 0
     assert len(composition.ran) == 1
     assert "warning: " in result.stderr
-    assert "anybody may use the servers" in result.stderr
+    assert "others can reach the admin listener" in result.stderr
+
+
+OPEN = '{"gateway": {"listen": "0.0.0.0:7000", "auth": %s}}'
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "served"),
+    [
+        (OPEN % "{}", [], False),
+        (OPEN % '{"anonymous": false}', [], False),
+        (OPEN % "{}", ["--listen", "127.0.0.1:7000"], True),
+        (ONE, ["--listen", "192.0.2.1:7000"], False),
+        (ONE, ["--listen", "unix:/tmp/stagedoor.sock"], True),
+        (OPEN % '{"anonymous": true}', [], True),
+        (OPEN % "{}", ["--anonymous"], True),
+        (OPEN % '{"tokens": {"ann": "0123456789012345678901"}}', [], True),
+    ],
+)
+def test_it_serves_anybody_from_elsewhere_only_where_that_is_said(
+    stagedoor: Callable[..., Result],
+    composition: Any,
+    file: Callable[[str], str],
+    text: str,
+    options: list[str],
+    served: bool,
+) -> None:
+    result = stagedoor("serve", file(text), *options)
+    assert bool(composition.ran) is served
+    assert result.exit_code == (0 if served else 2)
+    assert served or "anybody could use the servers" in result.stderr
+
+
+def test_the_demo_servers_are_for_everybody(stagedoor: Callable[..., Result], composition: Any) -> None:
+    assert stagedoor("serve", "--listen", "0.0.0.0:7000").exit_code == 0
+    assert len(composition.ran) == 1
 
 
 def test_a_configuration_with_problems_is_not_served(
@@ -196,6 +231,7 @@ def test_one_server_is_served_as_it_is_and_by_workers_too(stagedoor: Callable[..
         (("ls", "tools", "--native", "m", "--url", "http://h/mcp"), "--url and --native exclude each other"),
         (("run",), "Missing argument 'TARGET'"),
         (("run", "m", "--http", "8000"), "must be HOST:PORT"),
+        (("run", "gateway.native.demo:server", "--http", "0.0.0.0:80"), "say --anonymous if it is meant"),
         (("run", "no_such_module"), "error: no_such_module: cannot be imported: No module named 'no_such_module'"),
         (("run", "no/such.py:server"), "error: no/such.py:server: there is no file no/such.py"),
         (("serve", "--native", "gateway.native.demo:nobody"), 'there is no "nobody" in gateway.native.demo'),
