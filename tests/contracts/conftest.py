@@ -14,6 +14,7 @@ from actors.ports import NO_DELTAS, Deltas, Grant, Replay, Store
 from actors.protocol.table import Limits
 from gateway.store.memory import MemoryStore
 from gateway.store.redis import RedisStore, open_redis_store
+from tests.support.patience import PATIENCE
 from tests.support.redis_cluster import RedisCluster
 from tests.support.redis_sentinel import Sentinel
 from tests.support.redis_server import MISSING, RedisServer, installed
@@ -138,7 +139,7 @@ async def _inhabited(world: World) -> World:
 
 async def until(condition: Callable[[], Any]) -> None:
     """Waits for what servers do among themselves."""
-    with trio.fail_after(15):
+    with trio.fail_after(PATIENCE):
         while not await trio.to_thread.run_sync(condition):
             await trio.sleep(0.02)
 

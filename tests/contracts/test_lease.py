@@ -18,6 +18,7 @@ from gateway.store.redis import lease as lease_module
 from gateway.store.redis import store as store_module
 from gateway.store.redis.links import History, anew, open_link
 from gateway.store.redis.targets import parse
+from tests.support.patience import PATIENCE
 from tests.support.store_calls import Lines, eventually, refused
 
 pytestmark = pytest.mark.redis
@@ -115,7 +116,7 @@ class Process:
         self._rest = b""
 
     async def line(self):
-        with trio.fail_after(30):
+        with trio.fail_after(PATIENCE):
             while b"\n" not in self._rest:
                 self._rest += await self.process.stdout.receive_some()
         line, _, self._rest = self._rest.partition(b"\n")
@@ -150,7 +151,7 @@ async def test_replicas_that_start_at_once_all_live(own_server, opened, ask):
 
     async def start() -> None:
         async with opened(own_server.url) as store:
-            with trio.fail_after(20):
+            with trio.fail_after(PATIENCE):
                 while sum(replica.alive for replica in await ask(store.replicas)) < 3:
                     await trio.sleep(0.02)
             seen.append(len({replica.incarnation for replica in await ask(store.replicas)}))
@@ -524,7 +525,7 @@ async def test_a_flushed_redis_gives_everybody_a_new_name(brief, own_server, ope
         heard, other = Heard(one), Heard(two)
         client_of.flushall()
         await eventually(lambda: heard.renamed and other.renamed)
-        with trio.fail_after(20):  # a name that was left again, for the machine was slow, is there for a while
+        with trio.fail_after(PATIENCE):  # a name that was left again, for the machine was slow, is there for a while
             while {replica.incarnation for replica in await ask(one.replicas)} != {one.owner, two.owner}:
                 await trio.sleep(0.05)
 

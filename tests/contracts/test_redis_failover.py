@@ -9,6 +9,7 @@ import trio
 from actors.ports import Deltas, Failed, Refused
 from actors.protocol.table import Limits
 from gateway.store.redis import targets
+from tests.support.patience import PATIENCE
 from tests.support.store_calls import Letters, Outcomes, data_of, eventually, refused
 
 pytestmark = pytest.mark.redis
@@ -69,7 +70,8 @@ async def test_lost_acknowledged_events_are_told_and_never_passed_over(
         assert isinstance(outcome, Failed)
         assert (outcome.reason, outcome.head) == (Refused.SEQ, 1)
         assert sentinel.primary() == replica.port
-        with trio.fail_after(20):  # on a loaded machine the sentinel takes the new primary for dead, too, for a moment
+        # On a loaded machine the sentinel takes the new primary for dead, too, for a moment.
+        with trio.fail_after(PATIENCE):
             while (reason := refused(await store.replay(key, "p1", grant.epoch, 3, 10))) is Refused.AWAY:
                 await trio.sleep(0.1)
         assert reason is Refused.GONE
@@ -101,7 +103,7 @@ async def test_under_traffic_every_event_is_there_once_or_its_loss_is_told(pair,
             step(index, 2)
         await eventually(lambda: min(acknowledged) > 20)
         primary.kill()
-        with trio.fail_after(15):
+        with trio.fail_after(PATIENCE):
             while sentinel.primary() != replica.port:
                 await trio.sleep(0.05)
             promoted = True
@@ -140,7 +142,7 @@ async def test_no_letter_comes_twice_or_after_it_was_withdrawn(pair, opened, ask
         post(1)
         await trio.sleep(0.3)
         primary.kill()
-        with trio.fail_after(30):
+        with trio.fail_after(PATIENCE):
             while sentinel.primary() != replica.port:
                 await trio.sleep(0.05)
             promoted[0] = True

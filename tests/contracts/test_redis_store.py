@@ -7,6 +7,7 @@ from actors.machines.session import record
 from actors.ports import NO_DELTAS, Failed, LogEntry, Record, Refused
 from actors.protocol.table import Limits
 from gateway.store.redis import StoreDenied, StoreError, StoreTooOld, StoreUnreachable, StoreUrlError, checks
+from tests.support.patience import PATIENCE
 from tests.support.store_calls import Lines, Outcomes, data_of, eventually, refused
 
 pytestmark = pytest.mark.redis
@@ -73,7 +74,7 @@ async def test_closing_writes_what_is_queued(server, opened, session):
 
 async def test_a_cancelled_block_closes_the_store_as_well_as_any(start_server, opened, session):
     server, done = start_server(), Outcomes()
-    with trio.fail_after(2), trio.CancelScope() as scope:
+    with trio.fail_after(PATIENCE), trio.CancelScope() as scope:
         async with opened(server.url) as store:
             key, grant = await session(store)
             store.append(key, grant, "p1", 2, [b"2"], done)
@@ -86,7 +87,7 @@ async def test_a_cancelled_block_closes_the_store_as_well_as_any(start_server, o
 
 async def test_a_store_that_is_cancelled_as_it_opens_is_closed(start_server, opened):
     server = start_server()
-    with trio.fail_after(2), trio.CancelScope() as scope:
+    with trio.fail_after(PATIENCE), trio.CancelScope() as scope:
         async with opened(server.url):
             scope.cancel()
     with server.client() as client:

@@ -21,6 +21,7 @@ from gateway.store.redis.operations import Operation, Operations
 from gateway.store.redis.slots import SLOTS, Slots
 from gateway.store.redis.targets import parse
 from gateway.store.redis.writers import Shards, Writers
+from tests.support.patience import PATIENCE
 from tests.support.store_calls import Lines, Outcomes, data_of, eventually, refused
 
 pytestmark = pytest.mark.redis
@@ -66,7 +67,7 @@ async def test_a_redis_that_is_killed_under_traffic_and_comes_back_has_every_eve
             server.kill()
             await trio.sleep(0.05)
             await trio.to_thread.run_sync(server.start)
-        with trio.fail_after(20):
+        with trio.fail_after(PATIENCE):
             for event in finished:
                 await event.wait()
         assert set(outcomes) == {None}

@@ -18,6 +18,7 @@ from actors.protocol.table import Limits
 from gateway.store.memory import MemoryStore
 from tests.support.authorized import Running, open_authorized
 from tests.support.oauth import Granted, OAuthWorld, open_oauth_world
+from tests.support.patience import PATIENCE
 
 TOKENS = {name: name[0].upper() * 32 for name in ("ann", "bob")}
 URL_MODE = {"elicitation": {"url": {}}}
@@ -370,7 +371,7 @@ async def test_lists_that_the_operator_pays_for_are_shown_and_never_called_with(
         open_authorized(configured(world, catalog="the-catalog-token"), tmp_path) as gateway,
     ):
         world.access["the-catalog-token"] = Granted("catalog", "", "")
-        with trio.fail_after(20):
+        with trio.fail_after(PATIENCE):
             names: set[str] = set()
             while "a__of_catalog" not in names:
                 client = gateway.legacy(token=TOKENS["ann"])

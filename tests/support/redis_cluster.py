@@ -10,6 +10,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from tests.support.patience import PATIENCE
 from tests.support.ports import free_port
 from tests.support.redis_server import RedisServer
 
@@ -112,7 +113,7 @@ class RedisCluster:
             client.response_callbacks.clear()
             return client.execute_command(*command)
 
-    def _wait(self, condition: Any, within: float = 20.0) -> None:
+    def _wait(self, condition: Any, within: float = PATIENCE) -> None:
         end = time.monotonic() + within
         while not condition():
             assert time.monotonic() < end, "the nodes don't come together"

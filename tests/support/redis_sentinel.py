@@ -10,6 +10,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from tests.support.patience import PATIENCE
 from tests.support.redis_server import free_port
 
 NAME = "main"
@@ -40,7 +41,7 @@ class Sentinel:
         found = self._ask("REPLICAS", NAME) or []
         return sum(dict(zip(each[::2], each[1::2], strict=True))[b"flags"] == b"slave" for each in map(_flat, found))
 
-    def wait(self, condition: Any, within: float = 15.0) -> None:
+    def wait(self, condition: Any, within: float = PATIENCE) -> None:
         """Raises AssertionError if that does not come true."""
         end = time.monotonic() + within
         while not condition():

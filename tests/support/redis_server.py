@@ -13,6 +13,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from tests.support.patience import PATIENCE
 from tests.support.ports import free_port
 
 MISSING = "redis-server is not installed (Debian: apt-get install redis-server)"
@@ -95,7 +96,7 @@ class RedisServer:
 
     def _await_answer(self) -> bool:
         """False if it ended instead, as it does when its port is taken."""
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline and self._process is not None and self._process.poll() is None:
             with self.client() as client:
                 try:

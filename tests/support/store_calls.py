@@ -6,6 +6,7 @@ from typing import Any
 import trio
 
 from actors.ports import Failed, Refused, Replay
+from tests.support.patience import PATIENCE
 
 
 class Lines:
@@ -52,7 +53,7 @@ async def ask(method: Callable[..., None], *args: Any, **options: Any) -> Any:
         answered.set()
 
     method(*args, done, **options)
-    with trio.fail_after(20):
+    with trio.fail_after(PATIENCE):
         await answered.wait()
     assert len(outcomes) == 1
     return outcomes[0]
@@ -76,7 +77,7 @@ class Outcomes:
         self._changed.set()
 
     async def wait(self, count: int) -> list[Any]:
-        with trio.fail_after(20):
+        with trio.fail_after(PATIENCE):
             while len(self.all) < count:
                 self._changed = trio.Event()
                 await self._changed.wait()
@@ -85,7 +86,7 @@ class Outcomes:
 
 async def eventually(condition: Callable[[], bool]) -> None:
     """Waits for what a thread or Redis does."""
-    with trio.fail_after(10):
+    with trio.fail_after(PATIENCE):
         while not condition():
             await trio.sleep(0.01)
 

@@ -480,7 +480,7 @@ async def test_requests_that_nobody_waits_for_go_over_one_tls_connection(serve, 
     pool = Pool(tls=client_context, nursery=nursery)
     async with serve(replies(OK, OK, OK), tls=server_context) as server:
         url = server.url.replace("http:", "https:")
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE):
             for _ in range(3):
                 assert await answer_to(pool, url, b"x" * size) == b"{}"
         assert server.connections == 1
@@ -496,7 +496,7 @@ async def test_the_end_of_an_idle_connection_is_noticed_without_a_request(serve,
 
     pool = Pool(nursery=nursery)
     async with serve(handler) as server:
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE):
             assert await answer_to(pool, server.url, b"x") == b"{}"
             while pool.open:
                 await trio.sleep(0.001)

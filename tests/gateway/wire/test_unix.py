@@ -9,6 +9,7 @@ import trio
 from gateway.wire.errors import ConnectError
 from gateway.wire.pool import Pool, PoolLimits
 from tests.gateway.wire.conftest import RawServer, answering
+from tests.support.patience import PATIENCE
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
 
@@ -23,7 +24,7 @@ def listener(tmp_path):
 @pytest.fixture
 async def pool():
     pool = Pool(PoolLimits(connect=0.2))
-    with trio.fail_after(5):
+    with trio.fail_after(PATIENCE):
         yield pool
     pool.close()
 
