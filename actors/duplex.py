@@ -168,7 +168,16 @@ class _Connection:
     async def _post(self, body: bytes) -> Reply:
         headers = self._affinity | self._headers()
         reply = await self._door.post(
-            Post(self._endpoint, self._principal, headers, body, False, self._rights, transport="channel")
+            Post(
+                self._endpoint,
+                self._principal,
+                headers,
+                body,
+                False,
+                self._rights,
+                transport="channel",
+                peer=self._channel.peer,
+            )
         )
         for name, value in reply.headers:
             if name == SESSION_HEADER:

@@ -61,11 +61,14 @@ class Asker(Struct, frozen=True):
     issued: float | None = None
 
 
-class Unproven(Struct, frozen=True):
-    """Nobody in particular: the token is not good here. `expired`: it was. `away`: nobody can tell at the moment."""
+@dataclass(frozen=True, slots=True)
+class Unproven:
+    """Nobody in particular: the token is not good here. `expired`: it was. `away`: nobody can tell at the moment.
+    `reason`: why, in a word for those who run the gateway."""
 
     expired: bool = False
     away: bool = False
+    reason: str = field(default="", compare=False)
 
 
 class Verifier(Protocol):
@@ -101,6 +104,8 @@ class Post(Struct, frozen=True):
     watch: "Watch | None" = None
     transport: str = "http"
     """How it came, as logs and traces name it."""
+    peer: str = ""
+    """The address at the other end of the connection that it came over; "": there is none."""
 
 
 class Watch(Protocol):
@@ -187,6 +192,9 @@ class TooLong(Struct, frozen=True):
 
 class Channel(Protocol):
     """One client on a transport that carries messages both ways, one after the other: stdio, WebSocket, HTTP+SSE."""
+
+    peer: str
+    """The address at the other end; "": there is none."""
 
     @property
     def rights(self) -> Rights:
@@ -670,10 +678,17 @@ class Audit(Protocol):
         """Waits for room; whether there is."""
 
     def record(self, event: str, **values: Any) -> None:
-        """One line. Values are what JSON has; None is left out by whoever calls."""
+        """One line, as `actors.protocol.trail` has it. Values are what JSON has; None is left out by whoever calls."""
+
+    def record_often(self, event: str, **values: Any) -> None:
+        """The same of what a stranger can cause at will: of lines that say the same within a few seconds the first one
+        is written, and then how many there were more."""
 
     def arguments(self, raw: bytes) -> Any:
         """What may be written of the arguments of a call, a JSON object."""
+
+    def digest(self, value: bytes) -> str:
+        """The same for the same value in this deployment, and nothing by which others could try values out."""
 
 
 class NoAudit:
@@ -689,8 +704,15 @@ class NoAudit:
     def record(self, event: str, **values: Any) -> None:
         """Nothing is written."""
 
+    def record_often(self, event: str, **values: Any) -> None:
+        """Nothing is written."""
+
     def arguments(self, raw: bytes) -> Any:
         """Nothing is written."""
+
+    def digest(self, value: bytes) -> str:
+        """Nothing is written."""
+        return ""
 
 
 NO_AUDIT = NoAudit()

@@ -14,28 +14,12 @@ from msgspec.structs import replace
 
 from actors.durations import ShownTools, tool_name
 from actors.ports import NO_AUDIT, Answer, Audit, Delete, Door, EventSource, Get, Post, Reply, Streaming
-from actors.protocol import errors, operations
+from actors.protocol import errors, operations, trail
 from actors.protocol.headers import VERSION_HEADER
 from actors.protocol.messages import EMPTY, Request, RequestId
 from actors.protocol.operations import Observer, Operation
 from actors.protocol.trace_context import NOTHING_CARRIED, Carried, carried, carrying
 
-AUDITED: Final = frozenset(
-    {
-        "initialize",
-        "tools/call",
-        "prompts/get",
-        "resources/read",
-        "resources/subscribe",
-        "completion/complete",
-        "tasks/get",
-        "tasks/result",
-        "tasks/cancel",
-        "tasks/update",
-        "subscriptions/listen",
-    }
-)
-"""Requests that get a line in the audit trail: what is done or read. What is only looked at, as lists, is not told."""
 ITEM_CHARACTERS: Final = 512
 """Of the name or the URI of what is asked for."""
 ROOM_WITHIN: Final = 2.0
@@ -111,7 +95,7 @@ class PostWatch:
         operation = self._operation(request.method, found, request.id, session, era, version)
         if request.method == "tools/call":
             operation.tool = self._shown.exposed(tool_name(request.params))
-        if self._audit.on and request.method in AUDITED:
+        if self._audit.on and request.method in trail.AUDITED:
             operation.audited = self._audited(request)
         self.operations[request.id] = operation
         if operation.context is None:
@@ -124,8 +108,9 @@ class PostWatch:
         said = _said(request)
         found = {
             "principal": post.principal.name,
-            "issuer": rights.issuer,
-            "client": rights.client,
+            "iss": rights.issuer,
+            "client_id": rights.client,
+            "ip": post.peer,
             "item": said.subject[:ITEM_CHARACTERS],
             "args": self._audit.arguments(bytes(said.arguments)),
         }
@@ -152,6 +137,7 @@ class PostWatch:
             era=era,
             version=version or post.headers.get(VERSION_HEADER.lower(), ""),
             transport=post.transport,
+            peer=post.peer,
         )
 
     def belongs(self, session: str) -> None:

@@ -18,8 +18,9 @@ from actors.runtime import System, SystemFailed, open_system
 from actors.sessions.router import session_key
 from actors.streams.recorder import handle
 from actors.tree import GatewayActors
+from actors.watched import ROOM_WITHIN
 from gateway import descriptors, lifecycle
-from gateway.admin.app import Readiness
+from gateway.admin.app import FROM, Readiness
 from gateway.authorizing import authorization
 from gateway.cli.client import ServeFailedError
 from gateway.config import Settings
@@ -45,6 +46,10 @@ from gateway.servers import servers_of
 from gateway.store.errors import StoreError
 from gateway.upstream_auth import open_authorizing
 
+LOOKS = frozenset({"list", "where"})
+"""What operators only look at, which is not told."""
+TARGET = 512
+"""Characters of the name of a principal in the audit trail."""
 CLOSE_WITHIN = 3.0
 """Seconds for the listeners to end after the drain."""
 
@@ -71,7 +76,7 @@ class Gateway:
         """Makes what checks tokens."""
         self.serves = trio.Event()
         """All that another configuration changes is there."""
-        self.reloads = Reloads(self.settings, log, self.metrics, self.reconfigure)
+        self.reloads = Reloads(self.settings, log, self.metrics, self.reconfigure, self._tell_refused)
         self.reason = ""
         self.failed = False
         self.actors: GatewayActors | None = None
@@ -89,8 +94,20 @@ class Gateway:
         await self.serves.wait()
         if self.stopping.is_set():
             return "the gateway is draining"
+        before = self.settings
         put_in_force(self, settings)
+        self._tell_configuration("reloaded", self.reloads.by, before)
         return ""
+
+    def _tell_configuration(self, outcome: str, by: str, before: Settings | None = None, problem: str = "") -> None:
+        """In the audit trail: what is in force, since when, and who has wanted that."""
+        if self.actors is not None and self.actors.services.audit.on:
+            from gateway.auditing import tell_configuration  # which is loaded then
+
+            tell_configuration(self.actors.services.audit, outcome, by, before, self.settings, problem)
+
+    def _tell_refused(self, why: str) -> None:
+        self._tell_configuration("refused", self.reloads.by, problem=why)
 
     def _crashed(self, listener: str) -> None:
         self.metrics.count("stagedoor_connection_crashes_total", (listener,))
@@ -160,9 +177,25 @@ class Gateway:
         """Lists sessions, or acts on one (`gateway.operating`); takes the access from a principal, or gives it back."""
         if self.actors is None or self.revoked is None:
             return 503, {"error": "the gateway is starting"}
+        audit = self.actors.services.audit
+        if what in LOOKS or not audit.on:
+            return await self._operate(self.actors, self.revoked, what, name, options)
+        if audit.full and not await audit.room(ROOM_WITHIN):
+            return 503, {"error": "what is done can't be recorded in the audit trail"}
+        status, told = await self._operate(self.actors, self.revoked, what, name, options)
+        acted = {"target": str(told.get("handle", name))[:TARGET], "to": options.get("to"), "ip": options.get(FROM)}
+        outcome = "done" if status < 400 else "refused"
+        about = {member: value for member, value in acted.items() if value}
+        audit.record("admin", action=what, outcome=outcome, status=status, **about)
+        return status, told
+
+    @staticmethod
+    async def _operate(
+        actors: GatewayActors, revoked: Revoked, what: str, name: str, options: Mapping[str, str]
+    ) -> tuple[int, dict[str, Any]]:
         if what in ("revoke", "restore"):
-            return await operate_principal(self.revoked, what, name)
-        return await Operator(self.actors).ask(what, name, options)
+            return await operate_principal(revoked, what, name)
+        return await Operator(actors).ask(what, name, options)
 
     async def run(self) -> int:
         """Serves until `stop`; the exit status."""
@@ -226,6 +259,7 @@ class Gateway:
             self.actors = GatewayActors(system, services, self.lag.overloaded, prestart=settings.prestart)
             if accounts is not None:
                 authorizing.on_change(self.actors.account_changed)
+            self._tell_configuration("started", "start")
             self.pages = authorizing.pages(settings, address, self._table, self._who)
             lifecycle.tune_gc()
             async with trio.open_nursery() as background:
@@ -293,7 +327,7 @@ class Gateway:
         async with trio.open_nursery() as nursery:
             listen = bound(settings.listen, listeners)
             self.authorize = lambda settings: authorization(
-                settings, listen, nursery, self.log, self.metrics, self.revoked
+                settings, listen, nursery, self.log, self.metrics, self.revoked, actors.services.audit
             )
             app = self.app = McpApp(
                 actors.door,

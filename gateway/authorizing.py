@@ -7,7 +7,7 @@ from time import time
 
 import trio
 
-from actors.ports import Log, Revocations, Telemetry
+from actors.ports import NO_AUDIT, Audit, Log, Revocations, Telemetry
 from gateway.config.settings import Address, Settings
 from gateway.http.authorization import Authorization, Resource
 from gateway.http.security import Gate
@@ -20,11 +20,12 @@ def authorization(
     log: Log,
     telemetry: Telemetry,
     revocations: Revocations | None = None,
+    audit: Audit = NO_AUDIT,
 ) -> Callable[[Gate], Authorization]:
     """Makes the checks of a listener at this address. What they fetch is fetched in `nursery`."""
     auth = settings.auth
     if not auth.issuers:
-        return partial(Authorization, revocations=revocations)
+        return partial(Authorization, revocations=revocations, audit=audit)
     from gateway.oauth.http import GuardedHttp
     from gateway.oauth.mirror import Mirror
     from gateway.oauth.verifier import TokenVerifier
@@ -35,7 +36,9 @@ def authorization(
     )
     verifier = TokenVerifier(auth.issuers, GuardedHttp(), nursery, log, telemetry, time, bind_client=auth.bind_client)
     mirror = Mirror(auth.issuers[0].issuer, GuardedHttp()) if auth.legacy_metadata else None
-    return partial(Authorization, resource=resource, verifier=verifier, revocations=revocations, mirror=mirror)
+    return partial(
+        Authorization, resource=resource, verifier=verifier, revocations=revocations, mirror=mirror, audit=audit
+    )
 
 
 def _at(settings: Settings, listen: Address) -> str:

@@ -24,6 +24,8 @@ LOOK = 1.0
 """Seconds between two looks at the files. What stands in them counts when two looks have found the same: who writes one
 piece by piece is done by then."""
 
+SUPERVISOR = "supervisor"
+
 Apply = Callable[[Settings], Awaitable[str]]
 """Puts settings in force; why that can't be, if it can't."""
 
@@ -87,9 +89,20 @@ class Reloads:
     """Of one gateway, or of one supervisor. `run` reads the file anew when that is asked for; `settings` are those in
     force."""
 
-    def __init__(self, settings: Settings, log: Log, telemetry: Telemetry, apply: Apply) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        log: Log,
+        telemetry: Telemetry,
+        apply: Apply,
+        refused: Callable[[str], object] = lambda why: None,
+    ) -> None:
+        """`refused` hears why a configuration could not be put in force."""
         self.settings = settings
         self._started = settings
+        self.by = SUPERVISOR
+        """What wanted the last attempt: `signal` or `files`; in a worker its supervisor."""
+        self._refused = refused
         self.at = time.time()
         """When they came into force."""
         self.outcome = "started"
@@ -104,8 +117,9 @@ class Reloads:
         """Whoever changes what is in force has it."""
         telemetry.gauge("stagedoor_reload_success_timestamp_seconds", self.at)
 
-    def request(self) -> None:
+    def request(self, by: str = "signal") -> None:
         """Once more, from the beginning, if it is being done."""
+        self.by = by
         if self.settings.source is None:
             self._log.warning("reload_ignored", hint="there is no configuration file that could be read anew")
         else:
@@ -190,6 +204,7 @@ class Reloads:
 
     def _refuse(self, why: str) -> None:
         self._log.error("configuration_refused", error=why, hint="what was in force stays in force")
+        self._refused(why)
 
     async def watch(self) -> None:
         """Asks for it whenever other things stand in the files; until it is cancelled."""
@@ -202,7 +217,7 @@ class Reloads:
             now = await trio.to_thread.run_sync(_contents, tuple(known), abandon_on_cancel=True)
             if now == last and now not in (known, tried) and now[source.file] is not None:
                 tried = now
-                self.request()
+                self.request("files")
             elif now == known:
                 tried = None
             last = now

@@ -383,7 +383,7 @@ class Holder:
             else:
                 ref.reply(posted)
 
-        self._mail(to, pending.where, mid, body, done, lt.rights_of(pending.message))
+        self._mail(to, pending.where, mid, body, done, lt.rights_of(pending.message), lt.peer_of(pending.message))
 
     def _catch_up(self, route: rt.Route) -> None:
         """Nearly all letters are answered before their names are of use: a route is told of them before whatever else
@@ -403,9 +403,10 @@ class Holder:
         body: lt.ToOwner,
         done: ports.Done = ignore,
         rights: ports.Rights = ports.NO_RIGHTS,
+        peer: str = "",
     ) -> None:
         key, principal, endpoint = where
-        letter = Letter(key, (self._cluster.incarnation, mid), body, principal, endpoint, rights=rights)
+        letter = Letter(key, (self._cluster.incarnation, mid), body, principal, endpoint, rights=rights, peer=peer)
         self._services.telemetry.count("stagedoor_letters_sent_total", (letter.kind,))
         self._cluster.post(to, lt.encode(letter), done)
 

@@ -235,7 +235,7 @@ KINDS: Final = {body: kind for kind, body in BODIES.items()}
 class Letter(Struct, frozen=True):
     """One letter. `reply`: the process to which an answer goes, and the number by which it knows the letter; in an
     answer the number of the letter that it answers, and who says so. `epoch`: of the session where it was sent.
-    `rights`: with which the client asks for what is in it."""
+    `rights`: with which the client asks for what is in it; `peer`: the address that it does so from."""
 
     key: SessionKey
     reply: tuple[Incarnation, int]
@@ -244,6 +244,7 @@ class Letter(Struct, frozen=True):
     endpoint: str
     epoch: int = 0
     rights: Rights = NO_RIGHTS
+    peer: str = ""
 
     @property
     def kind(self) -> str:
@@ -262,7 +263,7 @@ class UnreadableError(Exception):
 
 
 class _Envelope(Struct):
-    """A replica of before rights leaves them out, and does not look at them."""
+    """What stands behind `principal` a replica of an earlier version may leave out, and does not look at."""
 
     v: int
     kind: str
@@ -274,6 +275,7 @@ class _Envelope(Struct):
     endpoint: str = ""
     epoch: int = 0
     rights: Rights = NO_RIGHTS
+    peer: str = ""
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -297,6 +299,7 @@ def encode(letter: Letter) -> bytes:
             letter.endpoint,
             letter.epoch,
             letter.rights,
+            letter.peer,
         )
     )
 
@@ -316,7 +319,8 @@ def decode(data: bytes) -> Letter:
     except BROKEN:
         raise UnreadableError(BAD, reply, kind) from None
     principal = Principal(envelope.principal, envelope.anonymous)
-    return Letter(envelope.sk, reply, body, principal, envelope.endpoint, envelope.epoch, envelope.rights)
+    endpoint, epoch = envelope.endpoint, envelope.epoch
+    return Letter(envelope.sk, reply, body, principal, endpoint, epoch, envelope.rights, envelope.peer)
 
 
 # What sessions are told, and answer, as letters ---------------------------------------------------------------
@@ -348,6 +352,12 @@ def ask_of(message: SessionAsk) -> Ask:
 def rights_of(message: SessionAsk) -> Rights:
     """With what rights the client asks so."""
     return message.rights if isinstance(message, sm.PostMessages | sm.GetEvents) else NO_RIGHTS
+
+
+def peer_of(message: SessionAsk) -> str:
+    """The address that the client asks so from, where somebody observes it."""
+    operations = message.operations if isinstance(message, sm.PostMessages) else {}
+    return next((operation.peer for operation in operations.values()), "")
 
 
 def asked(ask: Ask, rights: Rights = NO_RIGHTS) -> Callable[[Reply], SessionAsk]:

@@ -255,7 +255,7 @@ class Owner:
         observer = self._services.observer
         assert observer is not None
         key, principal, endpoint = guest.where
-        post = Post(endpoint, principal, {}, b"", rights=guest.letter.rights, transport="mail")
+        post = Post(endpoint, principal, {}, b"", rights=guest.letter.rights, transport="mail", peer=guest.letter.peer)
         watch = PostWatch(observer, self._services.shown, post, self._services.audit)
         began = partial(watch.began, session=handle(key), era="legacy")
         messages = tuple(began(m) if isinstance(m, Request) else m for m in message.messages)

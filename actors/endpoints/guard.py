@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeVar
 
 from msgspec import Raw
 
+from actors.elicited import who_asks
 from actors.endpoints.host import Host
 from actors.machines.session import effects as fx
 from actors.protocol import errors, subjects
@@ -24,6 +25,7 @@ from actors.services import Services
 
 T = TypeVar("T")
 
+_NAMED: dict[str, Kind] = {subjects.CALL: "tool", "prompts/get": "prompt"}
 SHOWN = 200
 """Characters of a name in a log."""
 
@@ -155,6 +157,15 @@ class Guard:
             raise errors.Refusal(errors.invalid_params(text))
         raise errors.Refusal(self._unknown(effect, subject))
 
+    def unlisted(self, effect: fx.Dispatch, backend: str, name: str) -> None:
+        """A request names what no list shows to this client: if that is since rules hide it, this is recorded."""
+        policy, kind = self._services.table.value.policy, _NAMED.get(effect.method)
+        if policy is None or not policy.enforced or kind is None:
+            return
+        decision = self._stand(policy, effect.rights).decide(kind, backend, name)
+        if not decision.allowed:
+            self._record(policy, effect, backend, Subject(kind, name, effect.params), decision)
+
     def _stand(self, policy: Policy, rights: Rights) -> Standing:
         return policy.standing(self._host.principal.name, rights)
 
@@ -174,10 +185,10 @@ class Guard:
             return
         who, name = called(self._host.principal.name, effect.rights), subject.name[:SHOWN]
         tell = services.log.error if decision.failed else services.log.info
-        told = {"outcome": outcome, "rule": decision.rule, "principal": who, "server": backend}
-        tell("policy_refused", mode=mode, kind=subject.kind, item=name, **told)
+        told = {"outcome": outcome, "rule": decision.rule, "server": backend}
+        tell("policy_refused", mode=mode, kind=subject.kind, item=name, principal=who, **told)
         if services.audit.on:
-            about = {"iss": effect.rights.issuer, "client_id": effect.rights.client}
+            about = who_asks(self._host.principal, effect.rights, self._host.operation(effect.call))
             given = json.members(effect.params).get("arguments")
             if given is not None and effect.method == subjects.CALL:
                 about["args"] = services.audit.arguments(bytes(given))

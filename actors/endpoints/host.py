@@ -21,6 +21,7 @@ from actors.ports import Principal, Rights
 from actors.protocol import capabilities, tasks
 from actors.protocol import payload as json
 from actors.protocol.messages import base36
+from actors.protocol.operations import Operation
 from actors.protocol.table import BackendSpec
 from actors.protocol.versions import can_use
 from actors.runtime import Context, DynamicSupervisor
@@ -129,6 +130,9 @@ class Host(Protocol):
 
     def sent(self, call: int, backend: str) -> None:
         """A call goes to this server."""
+
+    def operation(self, call: int) -> Operation | None:
+        """What observes a call, where somebody does."""
 
     def routed(self, call: int) -> None:
         """A call that had to wait has found its backend."""

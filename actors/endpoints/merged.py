@@ -124,7 +124,10 @@ class Merged:
             self._endpoint.judge(effect, routed.backend, routed.params, waited=fresh)
 
     def _refuse(self, effect: fx.Dispatch, refused: errors.Refusal) -> None:
-        """A name that nobody has; but of a server whose lists need an account, it may be there with one."""
+        """A name that nobody has, or that rules hide; but of a server whose lists need an account, it may be there
+        with one."""
+        if isinstance(refused, aggregate.Unlisted) and refused.backend is not None:
+            self._endpoint.guard.unlisted(effect, refused.backend, refused.bare)
         backend, connecting = self._prefixed(effect), self._endpoint.connecting
         if backend is None or not connecting.lacks(backend) or not connecting.hold(effect, backend):
             self._endpoint.refuse(effect.call, refused.error)

@@ -7,12 +7,13 @@ hands.
 
 import math
 from collections.abc import Mapping
-from typing import TypeAlias, assert_never
+from typing import Any, TypeAlias, assert_never
 
 from msgspec import Raw, Struct
 
-from actors import ports
+from actors import elicited, ports
 from actors.durations import Durations
+from actors.elicited import who_asks
 from actors.endpoints.catalogue import CatalogueChanged, Listed, PrincipalsAccount
 from actors.endpoints.connecting import AccountChanged, Invited, Waited
 from actors.endpoints.host import Said, Tree
@@ -33,6 +34,7 @@ from actors.protocol import payload as json
 from actors.protocol.capabilities import ClientBits
 from actors.protocol.messages import EMPTY, Notification, Request, RequestId
 from actors.protocol.meta import Envelope
+from actors.protocol.operations import Operation
 from actors.protocol.outcomes import Outcome
 from actors.protocol.table import TOOLS, Replaced, touched
 from actors.protocol.versions import MODERN
@@ -186,6 +188,8 @@ class ModernRequests(Evictable):
         """What the endpoint says, said to one modern request, or to all subscriptions."""
         match event:
             case ev.CallEnded(call, ok, payload):
+                if ok and self.services.audit.on and call in self.running:
+                    elicited.asked_by(self.services.audit, payload, self._who(call))
                 self.times.ended(event, self.ctx.now(), MODERN)
                 self.step(call, xv.Ended(ok, payload, event.as_is, event.refusal))
             case ev.CallProgressed(backend, call, method, params, now):
@@ -393,6 +397,8 @@ class ModernRequests(Evictable):
         if isinstance(found, retry.Settled):
             self.step(call, xv.Ended(found.ok, found.payload))
             return
+        if self.services.audit.on:
+            elicited.answered_by(self.services.audit, running.state.params, self._who(call))
         if isinstance(found, retry.Fresh):
             running.pinned = found.backend
         running.retry = found
@@ -448,6 +454,16 @@ class ModernRequests(Evictable):
         """A call goes to this server."""
         if (operation := self.times.operations.get(call)) is not None:
             operation.backend = backend
+
+    def operation(self, call: int) -> Operation | None:
+        """As in `Host`."""
+        return self.times.operations.get(call)
+
+    def _who(self, call: int) -> dict[str, Any]:
+        """Who makes a request, for the audit trail; and what server it is at."""
+        operation = self.operation(call)
+        server = {"server": operation.backend} if operation is not None and operation.backend else {}
+        return {**server, **who_asks(self.principal, self.running[call].rights, operation)}
 
     def _observed(self, call: int, running: Running) -> None:
         """It is over: what was not told by its outcome is told by its answer, or its client is gone."""

@@ -36,11 +36,13 @@ class Naming(Struct, frozen=True):
 
 
 class Unlisted(Refusal):
-    """A name that is on no list that is known. `backend` is the one that it must be of, if there is one."""
+    """A name that is on no list that is known. `backend` is the one that it must be of, if there is one, and `bare` the
+    name without that one's prefix."""
 
     def __init__(self, error: ProtocolError, names: Names, name: str) -> None:
         super().__init__(error)
         self.backend = names.prefixes.owner(name)
+        self.bare = name if self.backend is None else name.removeprefix(names.prefixes.by_backend[self.backend].plain)
 
 
 class Routed(NamedTuple):

@@ -45,6 +45,7 @@ class Operation:
         "observer",
         "outcome",
         "parent",
+        "peer",
         "received",
         "session",
         "side",
@@ -72,6 +73,7 @@ class Operation:
         version: str = "",
         transport: str = "",
         backend: str = "",
+        peer: str = "",
         links: tuple[TraceContext, ...] = (),
     ) -> None:
         self.observer = observer
@@ -87,6 +89,8 @@ class Operation:
         self.version = version
         self.transport = transport
         self.backend = backend
+        self.peer = peer
+        """The address at the other end of its client's connection."""
         self.parent, self.ambient, self.baggage = carried.context, carried.ambient, carried.baggage
         self.links = links
         """Earlier work that this one goes on with."""

@@ -20,8 +20,10 @@ from typing import Any, TypeAlias, assert_never
 
 import msgspec
 
+from actors import elicited
 from actors.doubt import AGAIN, REMEMBERED, Standing
 from actors.durations import Durations
+from actors.elicited import who_asks
 from actors.endpoints.catalogue import CatalogueChanged, Listed
 from actors.endpoints.connecting import AboutAccounts, AccountChanged, Invited, Waited
 from actors.endpoints.host import Tree
@@ -33,7 +35,7 @@ from actors.machines.session import events as ev
 from actors.machines.session import losses, rebuild
 from actors.machines.session import record as session_record
 from actors.machines.session.machine import FENCED, TABLE, step
-from actors.machines.session.state import TRANSITIONS, UNRECORDED, Client, Rules, Session, SessionPhase
+from actors.machines.session.state import TRANSITIONS, UNRECORDED, Client, Rules, ServerRequest, Session, SessionPhase
 from actors.ports import (
     NO_RIGHTS,
     UNAVAILABLE,
@@ -53,6 +55,7 @@ from actors.protocol.messages import EMPTY, Error, Request, RequestId, Result
 from actors.protocol.operations import Operation
 from actors.protocol.table import Replaced, Table
 from actors.protocol.trace_context import parse
+from actors.protocol.trail import AUDITED
 from actors.quotas import Quotas
 from actors.record import LOSSES, NO_FIELDS, RETRY, Fields, OwnedRecord, Renamed, SaveDue, Stored
 from actors.runtime import EMPTY_TABLE, NORMAL, SHUTDOWN, Actor, ActorDown, Down, Exit, Reply, put
@@ -325,7 +328,15 @@ class SessionActor(Actor):
             self._quotas.requests.add(self.principal, more)
         else:
             self._quotas.requests.total += more
+        if self._state.asks is not before.asks and self.services.audit.on:
+            elicited.changed(self.services.audit, before.asks, self._state.asks, event, self._who_is_asked)
         self._run(effects)
+
+    def _who_is_asked(self, ask: ServerRequest) -> dict[str, Any]:
+        operation = self.operation(ask.call) if ask.call is not None else None
+        identity = self.identity
+        way = {"endpoint": identity.endpoint, "session": handle(identity.key), "era": "legacy"}
+        return {**{k: v for k, v in way.items() if v}, **who_asks(self.principal, self.rights, operation)}
 
     # Life
 
@@ -644,6 +655,10 @@ class SessionActor(Actor):
         if (operation := self.running.operations.get(call)) is not None:
             operation.backend = backend
 
+    def operation(self, call: int) -> Operation | None:
+        """As in `Host`."""
+        return self.running.operations.get(call)
+
     def _observe_again(self, effect: fx.Continue) -> None:
         """A request that an earlier life began: its rest is a trace of its own, which points at the first."""
         entry = self._state.called(effect.call)
@@ -663,7 +678,7 @@ class SessionActor(Actor):
     def _later(self, id: RequestId, method: str, trace: str) -> Operation:
         assert self.services.observer is not None
         first = parse(trace)
-        return Operation(
+        operation = Operation(
             self.services.observer,
             "server",
             method,
@@ -674,6 +689,9 @@ class SessionActor(Actor):
             version=self._state.version,
             links=(first,) if first is not None else (),
         )
+        if self.services.audit.on and method in AUDITED:
+            operation.audited = {"principal": self.principal.name}
+        return operation
 
     def _unobserved(self, *, crashed: bool) -> None:
         """This life ends: what is recorded the next one goes on with, or says that it is lost."""

@@ -27,6 +27,9 @@ Operate: TypeAlias = Callable[[str, str, Mapping[str, str]], Awaitable[tuple[int
 """What is to be done (`list`, or with the session of this name), with options; an HTTP status and a JSON object."""
 
 
+FROM = "from"
+"""The option that says from which address it is asked."""
+
 Compare: TypeAlias = Callable[[Mapping[str, str] | None], tuple[int, Mapping[str, Any]]]
 """What a configuration of these digests would change, or, for None, the key for them; an HTTP status and a JSON object.
 """

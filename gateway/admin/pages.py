@@ -10,7 +10,7 @@ from typing import Any
 from quart import Response, request
 from quart_trio import QuartTrio
 
-from gateway.admin.app import Compare, Operate
+from gateway.admin.app import FROM, Compare, Operate
 
 RESPONSE_TIMEOUT = 10.0
 """Seconds for one answer; a scrape of everything takes milliseconds."""
@@ -77,7 +77,7 @@ def _add_sessions(app: QuartTrio, operate: Operate) -> None:
         options = await request.get_json(silent=True)
         if not isinstance(options, dict) or not all(isinstance(value, str) for value in options.values()):
             return _json(400, {"error": "the body is a JSON object of texts"})
-        return _json(*await operate(what, name, options))
+        return _json(*await operate(what, name, _from(options)))
 
 
 def _add_config(app: QuartTrio, compare: Compare) -> None:
@@ -106,7 +106,12 @@ def _add_principals(app: QuartTrio, operate: Operate) -> None:
         principal = options.get("principal") if isinstance(options, dict) else None
         if what not in ("revoke", "restore") or not isinstance(principal, str) or not principal:
             return _json(400, {"error": "the body is a JSON object with the principal"})
-        return _json(*await operate(what, principal, {}))
+        return _json(*await operate(what, principal, _from({})))
+
+
+def _from(options: Mapping[str, str]) -> Mapping[str, str]:
+    """With the address of who asks."""
+    return {**options, FROM: request.remote_addr or ""}
 
 
 def _of_a_page() -> Response | None:

@@ -18,6 +18,8 @@ VALUE_CHARACTERS: Final = 256
 """Of a text in an argument that is `redacted`."""
 WHOLE_CHARACTERS: Final = 16_384
 """Of a text in an argument that is written in `full`."""
+BYTES: Final = 48 * 1024
+"""Of all arguments of a call together; what is more is cut as in `redacted`, and then only named."""
 DEPTH: Final = 6
 MEMBERS: Final = 64
 """Of one list or object in an argument."""
@@ -45,8 +47,16 @@ def teller(form: Form, key: bytes, redact: Redaction) -> Told:
             given = msgspec.json.decode(raw) if raw else {}
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return None
-        return tell(_bounded(given)) if isinstance(given, dict) else None
+        return _fitting(tell(_bounded(given))) if isinstance(given, dict) else None
 
+    return told
+
+
+def _fitting(told: Any) -> Any:
+    """Many texts, each of which may be there, can be too much together."""
+    if isinstance(told, dict) and len(msgspec.json.encode(told)) > BYTES:
+        told = _each_cut(told, VALUE_CHARACTERS)
+        return told if len(msgspec.json.encode(told)) <= BYTES else list(told)
     return told
 
 

@@ -8,6 +8,7 @@ head is signed now and then, with a key that the file does not have.
 import hashlib
 import hmac
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -15,12 +16,12 @@ from typing import Any, Final
 
 import msgspec
 
+from actors.protocol.trail import END, HEAD, LOST, START
+
 FIRST: Final = "0" * 64
 """The `prev` of the first line of a chain."""
-START: Final = "audit.start"
-HEAD: Final = "audit.head"
-END: Final = "audit.end"
-LOST: Final = "audit.lost"
+LONGEST: Final = 60_000
+"""Bytes of a line: it has to fit into one datagram on its way to a collector."""
 _ID = re.compile(r"([A-Za-z0-9_-]+)\.([0-9]+)")
 _OWN = ("ts", "id", "prev", "event")
 _SEPARATORS = ((b"\xe2\x80\xa8", b"\\u2028"), (b"\xe2\x80\xa9", b"\\u2029"))
@@ -56,6 +57,8 @@ class Chain:
             raw = msgspec.json.encode({**{key: entry[key] for key in _OWN}, "unwritable": type(error).__name__})
         for found, escaped in _SEPARATORS:
             raw = raw.replace(found, escaped)
+        if len(raw) > LONGEST:
+            raw = msgspec.json.encode({**{key: entry[key] for key in _OWN}, "unwritable": f"{len(raw)} bytes"})
         self._prev = hashlib.sha256(raw).hexdigest()
         return raw
 
@@ -78,6 +81,8 @@ class Found:
     signed: int = 0
     ended: bool = False
     lost: int = 0
+    events: Counter[str] = field(default_factory=Counter)
+    """How many lines of each event."""
     problems: list[str] = field(default_factory=list)
     _last: int = 0
     _hash: str = ""
@@ -152,6 +157,7 @@ def _follow(
     found.ended = entry.event == END
     found.lost += entry.count if entry.event == LOST else 0
     found.lines += 1
+    found.events[entry.event] += 1
     found._last, found._hash = number, hashlib.sha256(raw).hexdigest()
 
 
@@ -163,3 +169,6 @@ def _signature(found: Found, place: str, entry: _Entry, number: int, keys: Seque
         found.signed = number
     else:
         found.problems.append(f"{place}: is not signed by a key of this configuration")
+
+
+__all__ = ["END", "FIRST", "HEAD", "LOST", "START", "Chain", "Found", "Verdict", "signing_keys", "timestamp", "verify"]

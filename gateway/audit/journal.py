@@ -6,11 +6,14 @@ what would not be written down (the edge waits for room, and refuses), `drop` go
 said in the trail itself, as soon as that is possible: `audit.lost`.
 """
 
+import hashlib
+import hmac
 import secrets
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
@@ -19,7 +22,7 @@ import trio
 from actors.runtime.boundary import thread_boundary
 from actors.runtime.exits import Exit
 from gateway.audit.arguments import Told
-from gateway.audit.chain import END, LOST, START, Chain
+from gateway.audit.chain import END, HEAD, LOST, START, Chain
 from gateway.audit.sinks import Line, Sink
 
 QUEUE: Final = 8192
@@ -27,6 +30,14 @@ QUEUE: Final = 8192
 SPARE: Final = 8 * QUEUE
 """Lines of what had begun before. Beyond, they are lost, and counted."""
 BATCH: Final = 512
+BATCH_BYTES: Final = 1 << 20
+"""Lines and bytes that a copy gets at once."""
+COPY_BYTES: Final = 32 << 20
+"""Bytes that wait for a copy."""
+OFTEN: Final = 10.0
+"""Seconds in which lines that say the same are counted."""
+OFTEN_KINDS: Final = 256
+"""Such lines that are told apart by the addresses in them; then those of all further addresses are one."""
 HEAD_EVERY: Final = 60.0
 """Seconds between two signatures."""
 AGAIN: Final = 1.0
@@ -45,6 +56,7 @@ class _Copy:
         self._sink = sink
         self._dropped = dropped
         self._lines: deque[Line] = deque()
+        self._bytes = 0
         self._changed = threading.Condition()
         self._ending = False
         self._thread = threading.Thread(
@@ -53,24 +65,29 @@ class _Copy:
         self._thread.start()
 
     def put(self, lines: Sequence[Line]) -> None:
+        dropped = 0
         with self._changed:
-            free = QUEUE - len(self._lines)
-            self._lines.extend(lines[:free])
+            for line in lines:
+                if len(self._lines) >= QUEUE or self._bytes >= COPY_BYTES:
+                    dropped += 1
+                else:
+                    self._lines.append(line)
+                    self._bytes += len(line.raw)
             self._changed.notify()
-        if free < len(lines):
-            self._dropped(self._sink.name, len(lines) - max(0, free))
+        if dropped:
+            self._dropped(self._sink.name, dropped)
 
     def _run(self) -> None:
         while True:
             with self._changed:
                 while not self._lines and not self._ending:
                     self._changed.wait()
-                batch = [self._lines[at] for at in range(min(BATCH, len(self._lines)))]
+                batch = self._batch()
                 ending = self._ending
             if not batch:
                 break
             try:
-                self._sink.write(batch)
+                refused = self._sink.write(batch)
             except OSError:
                 if ending:
                     self._dropped(self._sink.name, len(self._lines))
@@ -78,16 +95,37 @@ class _Copy:
                 with self._changed:
                     self._changed.wait(AGAIN)
                 continue
+            if refused:
+                self._dropped(self._sink.name, refused)
             with self._changed:
                 for _ in batch:
-                    self._lines.popleft()
+                    self._bytes -= len(self._lines.popleft().raw)
         self._sink.close()
+
+    def _batch(self) -> list[Line]:
+        batch: list[Line] = []
+        size = 0
+        for line in self._lines:
+            size += len(line.raw)
+            if len(batch) == BATCH or (batch and size > BATCH_BYTES):
+                break
+            batch.append(line)
+        return batch
 
     def end(self, within: float) -> None:
         with self._changed:
             self._ending = True
             self._changed.notify()
         self._thread.join(within)
+
+
+@dataclass(slots=True)
+class _Often:
+    """A line that was written, and how many more there were since that say the same."""
+
+    since: float
+    values: Mapping[str, Any]
+    more: int = 0
 
 
 class Journal:
@@ -122,6 +160,8 @@ class Journal:
         self._changed = threading.Condition()
         self._ending: float | None = None
         self._lost = 0
+        self._often: dict[tuple[Any, ...], _Often] = {}
+        self._key = key
         self._signed = clock()
         self.record(START, **(about or {}))
         self._thread = threading.Thread(
@@ -145,6 +185,25 @@ class Journal:
         if len(self._waiting) == 1:
             with self._changed:
                 self._changed.notify()
+
+    def record_often(self, event: str, **values: Any) -> None:
+        """As in the port: the first line at once, and how many more there were when its time is over."""
+        with self._changed:
+            key = (event, *values.items())
+            found = self._often.get(key)
+            if found is None and len(self._often) >= OFTEN_KINDS and "ip" in values:
+                del values["ip"]
+                key = (event, *values.items())
+                found = self._often.get(key)
+            if found is not None:
+                found.more += 1
+                return
+            self._often[key] = _Often(self._clock(), values)
+        self.record(event, **values)
+
+    def digest(self, value: bytes) -> str:
+        """As in the port."""
+        return hmac.new(self._key, b"digest\0" + value, hashlib.sha256).hexdigest()[:32]
 
     async def room(self, within: float) -> bool:
         """Waits until there is room; whether there is."""
@@ -183,10 +242,12 @@ class Journal:
         """The lines that come next, maybe none; None after the last."""
         with self._changed:
             if not self._waiting and self._ending is None:
-                self._changed.wait(max(0.0, self._signed + HEAD_EVERY - self._clock()) or AGAIN)
+                left = max(0.0, self._signed + HEAD_EVERY - self._clock()) or AGAIN
+                self._changed.wait(min(left, OFTEN) if self._often else left)
         taken = [self._waiting.popleft() for _ in range(min(BATCH, len(self._waiting)))]
         lines = [Line(event, at, self._chain.line(event, at, values)) for event, at, values in taken]
         now = self._clock()
+        lines += self._more(now)
         if self._lost and len(self._waiting) < QUEUE:
             with self._changed:
                 lost, self._lost = self._lost, 0
@@ -198,7 +259,20 @@ class Journal:
             lines.append(Line(END, now, self._chain.head(now, END)))
         elif now >= self._signed + HEAD_EVERY:
             self._signed = now
-            lines.append(Line("audit.head", now, self._chain.head(now)))
+            lines.append(Line(HEAD, now, self._chain.head(now)))
+        return lines
+
+    def _more(self, now: float) -> list[Line]:
+        """What came more often than it was told, where its time is over."""
+        lines = []
+        with self._changed:
+            for key, found in list(self._often.items()):
+                if now - found.since < OFTEN and self._ending is None:
+                    continue
+                del self._often[key]
+                if found.more:
+                    values = {**found.values, "count": found.more}
+                    lines.append(Line(key[0], now, self._chain.line(key[0], now, values)))
         return lines
 
     def _write(self, lines: list[Line]) -> bool:

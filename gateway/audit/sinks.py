@@ -15,17 +15,17 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from actors.protocol.trail import EVENTS
 from gateway.audit.chain import timestamp
 
+ANSWER_BYTES: Final = 4096
+"""Of a collector's answer that are read."""
 TIMEOUT: Final = 5.0
 """Seconds that a collector may take for anything."""
 _AUTHPRIV = 10
 _SEVERITY = {"warning": 4, "notice": 5, "info": 6}
 _NUMBERS = {"warning": (13, "WARN"), "notice": (10, "INFO2"), "info": (9, "INFO")}
 """OpenTelemetry's severities (logs data model)."""
-_REFUSALS = ("authn.fail", "deny", "token.revoke", "audit.lost")
-MESSAGE_BYTES: Final = 65_000
-"""The longest line that goes into a datagram."""
 
 
 class Line(NamedTuple):
@@ -37,15 +37,18 @@ class Line(NamedTuple):
 
     @property
     def severity(self) -> str:
-        return "warning" if self.event in _REFUSALS else "notice" if self.event.startswith("audit.") else "info"
+        row = EVENTS.get(self.event)
+        refusal = row is not None and row.refusal
+        return "warning" if refusal else "notice" if self.event.startswith("audit.") else "info"
 
 
 class Sink(Protocol):
-    """Takes lines in their order. `write` raises OSError if it could not, and then is given the same lines again."""
+    """Takes lines in their order. `write` raises OSError if it could not, and then is given the same lines again; else
+    it says of how many the other side would not have one, now or ever."""
 
     name: str
 
-    def write(self, lines: Sequence[Line]) -> None: ...
+    def write(self, lines: Sequence[Line]) -> int: ...
 
     def close(self) -> None: ...
 
@@ -62,13 +65,13 @@ class FileSink:
         self._done = 0
         self._torn = b""
 
-    def write(self, lines: Sequence[Line]) -> None:
+    def write(self, lines: Sequence[Line]) -> int:
         file = self._open()
         batch = self._torn + b"".join([line.raw + b"\n" for line in lines[self._done :]])
         written = os.write(file, batch)
         if written == len(batch):
             self._done, self._torn = 0, b""
-            return
+            return 0
         # A full disk. What is left of a line must not take the next one with it, which may be of another process.
         whole = batch[:written].rfind(b"\n") + 1
         self._done += batch[len(self._torn) : whole].count(b"\n")
@@ -109,16 +112,15 @@ class SyslogSink:
         self._host = host or socket.gethostname()
         self._socket: socket.socket | None = None
 
-    def write(self, lines: Sequence[Line]) -> None:
+    def write(self, lines: Sequence[Line]) -> int:
         try:
             connected = self._socket or self._connect()
             self._socket = connected
             messages = [self._message(line) for line in lines]
             if connected.type == socket.SOCK_DGRAM:
-                for message in messages:
-                    connected.send(message[:MESSAGE_BYTES])
-            else:
-                connected.sendall(b"".join([b"%d %s" % (len(message), message) for message in messages]))
+                return sum(not _fitted(connected, message) for message in messages)
+            connected.sendall(b"".join([b"%d %s" % (len(message), message) for message in messages]))
+            return 0
         except OSError:
             self.close()
             raise
@@ -149,6 +151,17 @@ class SyslogSink:
             self._socket = None
 
 
+def _fitted(datagrams: socket.socket, message: bytes) -> bool:
+    """Sends it; whether it was not too large for a datagram there. Others are not to wait behind such a one."""
+    try:
+        datagrams.send(message)
+    except OSError as error:
+        if error.errno != errno.EMSGSIZE:
+            raise
+        return False
+    return True
+
+
 def _unix(path: str) -> socket.socket:
     """Most daemons take datagrams there, some streams."""
     for kind in (socket.SOCK_DGRAM, socket.SOCK_STREAM):
@@ -175,7 +188,16 @@ class OtlpSink:
         self._headers = {**headers, "Content-Type": "application/json"}
         self._resource = {"attributes": [_attribute(name, value) for name, value in service.items()]}
 
-    def write(self, lines: Sequence[Line]) -> None:
+    def write(self, lines: Sequence[Line]) -> int:
+        status, body = self._post(lines)
+        if status in (408, 429, 502, 503, 504):  # OTLP/HTTP, "Retryable Response Codes"
+            raise OSError(f"the collector answered {status}")
+        if status == 413 and len(lines) > 1:
+            half = len(lines) // 2
+            return self.write(lines[:half]) + self.write(lines[half:])
+        return _rejected(body) if status < 300 else len(lines)
+
+    def _post(self, lines: Sequence[Line]) -> tuple[int, bytes]:
         body = msgspec.json.encode(
             {
                 "resourceLogs": [
@@ -194,11 +216,9 @@ class OtlpSink:
             try:
                 connection.request("POST", self._url.path or "/v1/logs", body, self._headers)
                 answer = connection.getresponse()
-                answer.read(1024)
+                return answer.status, answer.read(ANSWER_BYTES)
             except http.client.HTTPException as error:
                 raise OSError(f"the collector does not speak HTTP: {type(error).__name__}") from None
-        if answer.status in (429, 502, 503, 504):  # OTLP/HTTP, "Retryable Response Codes"
-            raise OSError(f"the collector answered {answer.status}")
 
     def _record(self, line: Line) -> dict[str, object]:
         number, text = _NUMBERS[line.severity]
@@ -213,6 +233,22 @@ class OtlpSink:
 
     def close(self) -> None:
         """Nothing stays open."""
+
+
+class _Partial(msgspec.Struct):
+    rejectedLogRecords: int | str = 0  # as it is on the wire  # noqa: N815
+
+
+class _Accepted(msgspec.Struct):
+    partialSuccess: _Partial = msgspec.field(default_factory=_Partial)  # noqa: N815
+
+
+def _rejected(body: bytes) -> int:
+    """How many records a collector did not take that took the others (OTLP/HTTP, "Partial Success")."""
+    try:
+        return int(msgspec.json.decode(body, type=_Accepted).partialSuccess.rejectedLogRecords)
+    except (msgspec.MsgspecError, UnicodeDecodeError, ValueError):
+        return 0
 
 
 def _attribute(name: str, value: str) -> dict[str, object]:

@@ -66,4 +66,7 @@ def _told(chain: dict[str, Any], *, signed: bool) -> str:
         parts.append("it has no end: its process runs, or was killed")
     if chain["lost"]:
         parts.append(f"{chain['lost']} lines were lost, as it says itself")
+    parts.append(", ".join(f"{count} {event}" for event, count in chain["events"].items()))
+    if chain["unknown"]:
+        parts.append(f"this version does not know {', '.join(chain['unknown'])}")
     return "; ".join(parts)

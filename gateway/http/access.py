@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
 
 from actors.ports import SessionKey
-from gateway.http.request import Receive, Scope, header_map
+from gateway.http.request import Receive, Scope, header_map, peer_of
 from gateway.http.response import Send
 from gateway.observability.access import CLIENT_GONE, Access
 
@@ -65,13 +65,12 @@ class Recorded:
     def _access(self, scope: Scope) -> Access:
         headers = header_map(scope["headers"])
         session, parent = headers.get("mcp-session-id", ""), headers.get("traceparent", "").split("-")
-        client = scope.get("client")
         return Access(
             time.time(),
             scope.get("method", "GET"),
             scope["path"],
             f"HTTP/{scope.get('http_version', '1.1')}",
-            client=str(client[0]) if client else "",
+            client=peer_of(scope),
             session=self._handle(session) if session else "",
             trace=parent[1] if len(parent) == 4 and len(parent[1]) == 32 else "",
             referer=headers.get("referer", "").partition("?")[0],

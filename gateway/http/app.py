@@ -15,7 +15,7 @@ from gateway.http.access import ACCESS
 from gateway.http.authorization import Authorization, path_of
 from gateway.http.bodies import NoRoomError, Room, Share, read_body
 from gateway.http.conversation import send_rejection, serve_websocket, unfit
-from gateway.http.request import DisconnectedError, Receive, Scope, accepts, header_map, is_json
+from gateway.http.request import DisconnectedError, Receive, Scope, accepts, header_map, is_json, peer_of
 from gateway.http.response import Header, Send, cors_headers, preflight_headers, refusal, send_answer
 from gateway.http.routes import Health, IssuerMetadata, Mcp, Messages, Metadata, Pages, Route, Sse, Ws, route
 from gateway.http.security import Gate, Security
@@ -122,7 +122,15 @@ class McpApp:
             try:
                 standing = self._authorization.standing(reply.asker)
                 await serve_sse(
-                    send, reply.post, reply.converse, reply.endpoint, reply.asker, standing, self._limits, extra
+                    send,
+                    reply.post,
+                    reply.converse,
+                    reply.endpoint,
+                    reply.asker,
+                    standing,
+                    self._limits,
+                    extra,
+                    peer_of(scope),
                 )
             finally:
                 self.streams -= 1
@@ -238,7 +246,7 @@ class McpApp:
             return self._open_sse(target, method, asker, headers)
         self.calls += 1
         try:
-            reply = await self._ask(target, method, asker, headers, receive, scope.get(ACCESS))
+            reply = await self._ask(scope, target, asker, headers, receive)
         finally:
             self.calls -= 1
         if isinstance(reply, Answer):
@@ -263,23 +271,17 @@ class McpApp:
                 return refusal(503, "No room for a form, try again", ("Retry-After", "1"))
             if body is None:
                 return refusal(413, f"The form is larger than {FORM_BYTES} bytes")
-            peer = (scope.get("client") or ("",))[0]
             query = scope.get("query_string", b"").decode("latin-1")
-            return await self._pages(scope["method"], scope["path"], query, headers, body, peer)
+            return await self._pages(scope["method"], scope["path"], query, headers, body, peer_of(scope))
 
     async def _ask(
-        self,
-        target: Mcp,
-        method: str,
-        asker: Asker,
-        headers: Mapping[str, str],
-        receive: Receive,
-        access: Access | None,
+        self, scope: Scope, target: Mcp, asker: Asker, headers: Mapping[str, str], receive: Receive
     ) -> Reply:
+        access, method = scope.get(ACCESS), scope["method"]
         if access is not None:
             access.principal = asker.principal.name
         if method == "POST":
-            return await self._post(target, asker, headers, receive, access)
+            return await self._post(target, asker, headers, receive, access, peer_of(scope))
         if method == "GET":
             if not accepts(headers.get("accept", "")).events:
                 return refusal(406, "Not acceptable: the client must accept text/event-stream")
@@ -326,7 +328,13 @@ class McpApp:
         return body
 
     async def _post(
-        self, target: Mcp, asker: Asker, headers: Mapping[str, str], receive: Receive, access: Access | None
+        self,
+        target: Mcp,
+        asker: Asker,
+        headers: Mapping[str, str],
+        receive: Receive,
+        access: Access | None,
+        peer: str,
     ) -> Reply:
         if self._overloaded():
             return refusal(503, "Overloaded, try again", ("Retry-After", "1"))
@@ -337,7 +345,7 @@ class McpApp:
             body = await self._body(headers, receive, share)
             if isinstance(body, Answer):
                 return body
-            post = ports.Post(target.endpoint, asker.principal, headers, body, rights=asker.rights)
+            post = ports.Post(target.endpoint, asker.principal, headers, body, rights=asker.rights, peer=peer)
             if access is not None:
                 access.asked = True
             return await self._door.post(post)

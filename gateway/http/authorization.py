@@ -3,16 +3,17 @@ whom it can't be told of. Every address in it is made of the configured one, nev
 """
 
 import re
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import starmap
-from typing import Final
+from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
 import msgspec
 
-from actors.ports import Answer, Asker, Revocations, Unproven, Verifier
-from gateway.http.request import Scope
+from actors.ports import NO_AUDIT, Answer, Asker, Audit, Revocations, Unproven, Verifier
+from gateway.http.request import Scope, peer_of
 from gateway.http.response import refusal
 from gateway.http.routes import Health, IssuerMetadata, Mcp, Messages, Metadata, Pages, Route, Sse, Ws
 from gateway.http.security import NOBODY, Gate
@@ -21,6 +22,8 @@ from gateway.http.standing import Standing
 RETRY: Final = 5
 """Seconds after which it is worth trying again where an issuer is away."""
 METADATA_AGE: Final = 300
+TOLD: Final = 10_000
+"""Tokens of which it is remembered that they are in the audit trail."""
 
 _BEARER = re.compile(r"[A-Za-z0-9._~+/-]+=*")
 _QUOTED = re.compile(r'(["\\])')
@@ -38,6 +41,13 @@ class Resource:
     name: str = "Stagedoor"
 
 
+class _Refused(NamedTuple):
+    """Nobody in particular asks: what is answered, and why, in a word for those who run the gateway."""
+
+    answer: Answer
+    reason: str
+
+
 class Authorization:
     """Of one listener. `verifier` knows the tokens of issuers, `gate` those that are configured."""
 
@@ -48,7 +58,10 @@ class Authorization:
         verifier: Verifier | None = None,
         revocations: Revocations | None = None,
         mirror: Callable[[], Awaitable[bytes | None]] | None = None,
+        audit: Audit = NO_AUDIT,
     ) -> None:
+        self._audit = audit
+        self._told: OrderedDict[tuple[object, ...], None] = OrderedDict()
         self._gate = gate
         self._mirror = mirror
         self._resource = resource
@@ -59,28 +72,54 @@ class Authorization:
         """Who asks for this; nothing of a body is read before. The answer is to whom that can't be told of."""
         if self._gate.open and self._verifier is None:
             return NOBODY
+        found = await self._asker(scope, headers, target)
+        if self._audit.on:
+            self._tell(found, peer_of(scope))
+        return found if isinstance(found, Asker) else found.answer
+
+    async def _asker(self, scope: Scope, headers: Mapping[str, str], target: Route | None) -> "Asker | _Refused":
         if b"access_token=" in scope.get("query_string", b""):
             # Addresses end up in logs, histories and referrers (RFC 6750, section 5.3).
-            return self._malformed("a token belongs into the Authorization header, not into the address")
+            return self._malformed(
+                "token_in_query", "a token belongs into the Authorization header, not into the address"
+            )
         given = headers.get("authorization")
         path = path_of(target)
         if given is None:
-            return self._unauthorized(path)
+            return _Refused(self._unauthorized(path), "no_token")
         scheme, _, token = given.partition(" ")
         if scheme.lower() != "bearer":
-            return self._unauthorized(path)
+            return _Refused(self._unauthorized(path), "no_token")
         token = token.strip()
         if _BEARER.fullmatch(token) is None:
-            return self._malformed("the Authorization header is malformed")
+            return self._malformed("malformed", "the Authorization header is malformed")
         found = self._gate.asker(token)
         if found is None and self._verifier is not None:
             told = await self._verifier.verify(token, self.resources(target))
             if isinstance(told, Unproven):
-                return self._unproven(told, path)
+                return _Refused(self._unproven(told, path), told.reason)
             found = told
-        if found is None or (self._revocations is not None and self._revocations.revoked(found)):
-            return self._unauthorized(path, "not valid here")
+        if found is None:
+            return _Refused(self._unauthorized(path, "not valid here"), "unknown")
+        if self._revocations is not None and self._revocations.revoked(found):
+            return _Refused(self._unauthorized(path, "not valid here"), "revoked")
         return found
+
+    def _tell(self, found: "Asker | _Refused", peer: str) -> None:
+        """A token that is good is told of once for each address that it comes from."""
+        ip = {"ip": peer} if peer else {}
+        if isinstance(found, _Refused):
+            self._audit.record_often("authn.fail", reason=found.reason, status=found.answer.status, **ip)
+            return
+        rights = found.rights
+        token = (found.principal.name, rights.issuer, rights.client, found.issued, rights.expiry, peer)
+        if token in self._told:
+            return
+        self._told[token] = None
+        if len(self._told) > TOLD:
+            self._told.popitem(last=False)
+        told = {"principal": found.principal.name, "iss": rights.issuer, "client_id": rights.client, **ip}
+        self._audit.record("authn.ok", **{name: value for name, value in told.items() if value})
 
     def standing(self, asker: Asker) -> Standing:
         """How long what he begins now may go on."""
@@ -158,9 +197,9 @@ class Authorization:
         return self._unauthorized(path, "expired" if told.expired else "not valid here")
 
     @staticmethod
-    def _malformed(why: str) -> Answer:
+    def _malformed(reason: str, why: str) -> "_Refused":
         challenge = f'Bearer error="invalid_request", error_description="{why}"'
-        return refusal(400, f"Bad request: {why}", ("WWW-Authenticate", challenge))
+        return _Refused(refusal(400, f"Bad request: {why}", ("WWW-Authenticate", challenge)), reason)
 
 
 def path_of(target: Route | None) -> str:

@@ -8,7 +8,7 @@ import trio
 from actors.ports import Answer, Asker, Converse, HungUp, Rights
 from actors.protocol.table import Limits
 from gateway.http.bodies import Room
-from gateway.http.request import Receive, Scope
+from gateway.http.request import Receive, Scope, peer_of
 from gateway.http.response import Send, encoded, refusal
 from gateway.http.standing import Standing
 
@@ -50,7 +50,7 @@ async def serve_websocket(
     until it is received here."""
     subprotocol = SUBPROTOCOL if scope["subprotocols"] else None
     await send({"type": "websocket.accept", "subprotocol": subprotocol, "headers": [], "room": room})
-    channel = WebSocketChannel(receive, send, scope["heard"], limits.keep_alive, asker.rights, standing)
+    channel = WebSocketChannel(receive, send, scope["heard"], limits.keep_alive, asker.rights, standing, peer_of(scope))
     await converse(channel, endpoint, asker.principal)
     if standing.over:
         await send({"type": "websocket.close", "code": NOT_ALLOWED, "reason": "the token is not good any more"})
@@ -70,8 +70,10 @@ class WebSocketChannel:
         keep_alive: float,
         rights: Rights,
         standing: Standing,
+        peer: str = "",
     ) -> None:
         self._standing = standing
+        self.peer = peer
         self.rights = rights
         self._receive = receive
         self._send = send

@@ -33,6 +33,12 @@ def header_map(raw: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
     return headers
 
 
+def peer_of(scope: Scope) -> str:
+    """The address at the other end of the connection; "": it has none. What a header says of it is not looked at."""
+    client = scope.get("client")
+    return str(client[0]) if client else ""
+
+
 @dataclass(frozen=True, slots=True)
 class Accepts:
     """Which of the two types of answer the client takes."""

@@ -60,11 +60,12 @@ async def serve_sse(
     standing: Standing,
     limits: Limits,
     extra: tuple[Header, ...],
+    peer: str = "",
 ) -> None:
     """Serves the client on this stream, until one of both ends it."""
     await send({"type": "http.response.start", "status": 200, "headers": [*EVENT_STREAM, *extra]})
     with post.opened(asker.principal, asker.rights, endpoint) as (token, messages):
-        channel = SseChannel(send, messages, limits.keep_alive, standing)
+        channel = SseChannel(send, messages, limits.keep_alive, standing, peer)
         path = f"{MESSAGES}/{quote(endpoint)}" if endpoint else MESSAGES
         await channel.write(encode_event(f"{path}?{PARAMETER}={token}".encode(), event="endpoint"))
         await converse(channel, endpoint, asker.principal)
@@ -74,7 +75,8 @@ async def serve_sse(
 class SseChannel:
     """Implements `Channel`."""
 
-    def __init__(self, send: Send, messages: Messages, keep_alive: float, standing: Standing) -> None:
+    def __init__(self, send: Send, messages: Messages, keep_alive: float, standing: Standing, peer: str = "") -> None:
+        self.peer = peer
         self._standing = standing
         self._send = send
         self._messages = messages

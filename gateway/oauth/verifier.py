@@ -82,10 +82,10 @@ class TokenVerifier:
             return self._meant(await self._worth(token), resources)
         except BadTokenError as error:
             self._tell(error.reason)
-            return Unproven(expired=error.expired)
+            return Unproven(expired=error.expired, reason=error.reason)
         except OAuthError as error:
             self._tell("away", error.reason)
-            return Unproven(away=True)
+            return Unproven(away=True, reason="away")
 
     def _meant(self, known: _Known, resources: Sequence[str]) -> Asker:
         """The audience is looked at always (MCP 2026-07-28, authorization, "Access Token Privilege Restriction")."""

@@ -113,6 +113,6 @@ class Observing:
             "session": operation.session,
             "era": operation.era,
             "transport": operation.transport,
-            "trace": operation.trace_id,
+            "trace_id": operation.trace_id,
         }
         audit.record(event, **{key: value for key, value in values.items() if value not in ("", None)})

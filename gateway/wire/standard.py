@@ -27,6 +27,7 @@ class StandardStreams:
     message to be taken. Nobody has a token here: all is asked by the user of the operating system."""
 
     rights: Rights = NO_RIGHTS
+    peer = ""
 
     def __init__(self, source: int, target: int, message_bytes: int, patience: float) -> None:
         self._in, self._out = source, target

@@ -86,7 +86,7 @@ class Supervisor:
     async def ask(self, what: str, name: str, options: Mapping[str, str]) -> tuple[int, dict[str, Any]]:
         """What a worker says to a question about sessions: that one of whose sessions a list goes on, if it is one."""
         if what == "move":
-            return await self._move(name, options.get("to", ""))
+            return await self._move(name, options)
         return await self._ask(options.get("cursor", "").partition(":")[0], what, name, options)
 
     async def _ask(
@@ -100,8 +100,9 @@ class Supervisor:
             answer = await ready[0].ask(what, name, options) if ready else None
         return answer or (503, {"error": "no worker answers"})
 
-    async def _move(self, name: str, to: str) -> tuple[int, dict[str, Any]]:
+    async def _move(self, name: str, options: Mapping[str, str]) -> tuple[int, dict[str, Any]]:
         """From the worker that has it to that one, or to any other; what other machines have to do with, workers do."""
+        to, others_say = options.get("to", ""), {name: value for name, value in options.items() if name != "to"}
         status, place = await self._ask("", "where", name)
         if status != 200:
             return status, place
@@ -109,11 +110,11 @@ class Supervisor:
         others = [worker.incarnation for worker in self.workers if worker.is_ready and worker.incarnation != owner]
         mine = owner in (worker.incarnation for worker in self.workers)
         if not mine or (to and to not in others):
-            return await self._ask(owner if mine else to, "move", key, {"to": to} if to else NO_OPTIONS)
-        status, moved = await self._ask(owner, "move", key)
+            return await self._ask(owner if mine else to, "move", key, options)
+        status, moved = await self._ask(owner, "move", key, others_say)
         if status != 200 or not others:
             return status, moved
-        return await self._ask(to or others[0], "take", key)
+        return await self._ask(to or others[0], "take", key, others_say)
 
     # What can be asked of it
 

@@ -9,47 +9,21 @@ import pytest
 import trio
 
 from actors.ports import Principal
+from actors.protocol.policy import Policy, Rule, item
 from actors.protocol.rights import Rights
-from gateway.observability.operations import Observing
 from tests.support import pooled
 from tests.support.harness import open_gateway, open_replicas
 from tests.support.mcp_backend import Backend
+from tests.support.modern_backend import ModernBackend, needs
+from tests.support.trail import Trail, watched
 
 ANN = Principal("ann")
-
-
-class Trail:
-    """An audit trail in memory."""
-
-    on = True
-
-    def __init__(self) -> None:
-        self.lines: list[dict[str, Any]] = []
-        self.full = False
-
-    def record(self, event: str, **values: Any) -> None:
-        self.lines.append(json.loads(json.dumps({"event": event, **values})))
-
-    def arguments(self, raw: bytes) -> Any:
-        return sorted(json.loads(raw or b"{}"))
-
-    async def room(self, within: float) -> bool:
-        with trio.move_on_after(within):
-            while self.full:
-                await trio.sleep(0.1)
-        return not self.full
-
-    def of(self, event: str) -> list[dict[str, Any]]:
-        return [line for line in self.lines if line["event"] == event]
+FORM = {"message": "go on?", "requestedSchema": {"type": "object", "properties": {}}}
 
 
 @pytest.fixture
 def trail() -> Trail:
     return Trail()
-
-
-def watched(trail: Trail) -> dict[str, Any]:
-    return {"observer": Observing(clock=trio.current_time, audit=trail), "audit": trail}
 
 
 def server(**more: Any) -> Backend:
@@ -59,6 +33,7 @@ def server(**more: Any) -> Backend:
 async def test_a_call_is_one_line_with_who_what_and_how_it_ended(autojump_clock, trail):
     async with open_gateway(server(), **watched(trail)) as gateway:
         client = await gateway.connect(principal=ANN)
+        client.peer = "192.0.2.7"
         client.rights = Rights("https://issuer", "ann", "app-7", frozenset({"dev"}), frozenset())
         await client.call("tools/call", {"name": "alpha__echo", "arguments": {"text": "hush", "n": 1}})
         [line] = trail.of("call")
@@ -68,8 +43,9 @@ async def test_a_call_is_one_line_with_who_what_and_how_it_ended(autojump_clock,
             "event": "call",
             "method": "tools/call",
             "principal": "ann",
-            "issuer": "https://issuer",
-            "client": "app-7",
+            "iss": "https://issuer",
+            "client_id": "app-7",
+            "ip": "192.0.2.7",
             "item": "alpha__echo",
             "args": ["n", "text"],
             "outcome": "answered",
@@ -144,3 +120,107 @@ async def test_nothing_begins_that_could_not_be_written_down(autojump_clock, tra
 
         gateway.nursery.start_soon(soon)
         assert await client.tool("alpha__echo") == "alpha: echo"
+
+
+async def test_what_a_rule_refuses_says_by_which_way_it_came(autojump_clock, trail):
+    async with open_gateway(server(), **watched(trail)) as gateway:
+        gateway.change(policy=Policy((Rule("policy[0]", allow=(item("alpha:*"),), deny=(item("alpha:echo"),)),)))
+        client = await gateway.connect(principal=ANN)
+        client.peer = "192.0.2.7"
+        await client.begin("tools/call", {"name": "alpha__echo", "arguments": {"text": "x"}}).error()
+        modern = pooled.client(gateway, ANN, endpoint="")
+        modern.peer = "2001:db8::7"
+        await modern.begin("tools/call", {"name": "alpha__echo", "arguments": {"text": "x"}}).error()
+        told = [(line["era"], line["ip"], line["item"], line["args"]) for line in trail.of("deny")]
+        assert told == [
+            ("legacy", "192.0.2.7", "tool:echo", ["text"]),
+            ("modern", "2001:db8::7", "tool:echo", ["text"]),
+        ]
+        assert trail.of("deny")[0]["session"] == trail.of("session")[0]["session"]
+
+
+async def test_the_address_comes_along_to_the_replica_that_writes_the_line(autojump_clock, trail):
+    async with open_replicas(2, server(kind="http"), **watched(trail)) as (one, two):
+        client = await one.connect(principal=ANN)
+        client.to(two)
+        client.peer = "192.0.2.7"
+        await client.tool("alpha__echo", text="x")
+        [line] = trail.of("call")
+        assert (line["ip"], line["transport"]) == ("192.0.2.7", "mail")
+
+
+# What users are asked
+
+
+def outcomes(trail: Trail) -> list[tuple[str, str]]:
+    return [(line["method"], line["outcome"]) for line in trail.of("elicit")]
+
+
+@pytest.mark.parametrize(
+    ("answer", "outcome"),
+    [({"action": "accept", "content": {"secret": "hush"}}, "accept"), ({"action": "decline"}, "decline")],
+)
+async def test_what_a_user_of_a_session_is_asked_and_answers_is_told(autojump_clock, trail, answer, outcome):
+    async with open_gateway(alpha := server(), **watched(trail)) as gateway:
+        client = await gateway.connect(principal=ANN, capabilities={"elicitation": {"form": {}}})
+        client.peer = "192.0.2.7"
+        call = client.begin("tools/call", {"name": "alpha__work"})
+        request = await alpha.next()
+        asked = request.ask("elicitation/create", FORM)
+        question = await call.next("elicitation/create")
+        [line] = trail.of("elicit")
+        assert line == {
+            "event": "elicit",
+            "method": "elicitation/create",
+            "mode": "form",
+            "outcome": "asked",
+            "server": "alpha",
+            "principal": "ann",
+            "ip": "192.0.2.7",
+            "session": line["session"],
+            "era": "legacy",
+            "transport": "http",
+        }
+        await client.respond(question, answer)
+        await asked.outcome()
+        assert outcomes(trail) == [("elicitation/create", "asked"), ("elicitation/create", outcome)]
+        assert "hush" not in json.dumps(trail.lines)
+        request.text("done")
+        await call.result()
+
+
+async def test_what_nobody_answers_is_told_too(autojump_clock, trail):
+    async with open_gateway(alpha := server(), **watched(trail)) as gateway:
+        client = await gateway.connect(principal=ANN, capabilities={"elicitation": {"form": {}}})
+        call = client.begin("tools/call", {"name": "alpha__work"})
+        request = await alpha.next()
+        request.ask("elicitation/create", FORM)
+        await call.next("elicitation/create")
+        request.text("done")
+        await call.result()
+        assert outcomes(trail) == [("elicitation/create", "asked"), ("elicitation/create", "withdrawn")]
+
+
+@pytest.mark.parametrize("kind", ["legacy", "modern"])
+async def test_what_a_user_without_a_session_is_asked_and_answers_is_told(autojump_clock, trail, kind):
+    if kind == "legacy":
+        backend: Any = pooled.asker()
+    else:
+        backend = ModernBackend("alpha", tools=("ask",), held={"ask"})
+    async with open_gateway(backend, **watched(trail)) as gateway:
+        client = pooled.client(gateway, ANN, capabilities={"elicitation": {"form": {}}})
+        client.peer = "192.0.2.7"
+        if kind == "legacy":
+            result, _ = await pooled.suspend(client, backend)
+        else:
+            call = client.begin("tools/call", {"name": "ask"})
+            needs(await backend.next(), "s", q={"method": "elicitation/create", "params": FORM})
+            result = await call.result()
+        [line] = trail.of("elicit")
+        expected = {"mode": "form", "outcome": "asked", "server": "alpha", "principal": "ann", "era": "modern"}
+        assert {name: line[name] for name in expected} == expected
+        assert line["ip"] == "192.0.2.7"
+        again = client.begin("tools/call", {"name": "ask", **pooled.retry(result)})
+        await gateway.settle()
+        assert outcomes(trail) == [("elicitation/create", "asked"), ("elicitation/create", "accept")]
+        again.drop()

@@ -21,6 +21,7 @@ from tests.support.harness import Gateway, open_gateway
 from tests.support.mcp_backend import Backend
 from tests.support.modern_backend import ModernBackend
 from tests.support.modern_client import ModernClient
+from tests.support.trail import Trail
 
 ANN = Principal("ann")
 DEV = Rights(groups=frozenset({"dev"}))
@@ -309,21 +310,6 @@ async def test_the_rule_is_told_to_operators_and_not_to_the_client(autojump_cloc
         assert gateway.telemetry.total("stagedoor_policy_decisions_total", "deny", "enforce") == 1
 
 
-class Trail:
-    """An audit trail that is looked at."""
-
-    on = True
-
-    def __init__(self) -> None:
-        self.lines: list[tuple[str, dict[str, Any]]] = []
-
-    def record(self, event: str, **values: Any) -> None:
-        self.lines.append((event, values))
-
-    def arguments(self, raw: bytes) -> Any:
-        return sorted(json.loads(raw))
-
-
 async def test_the_audit_trail_has_what_was_refused_and_why(autojump_clock: MockClock):
     async with open_gateway(alpha()) as gateway:
         enforce(gateway, *RULES)
@@ -332,8 +318,8 @@ async def test_the_audit_trail_has_what_was_refused_and_why(autojump_clock: Mock
         client = await legacy(gateway, "", DEV)
         await client.tool("alpha__read", secret="s")
         await refused(client.begin("resources/read", {"uri": "alpha+test:///priv/b"}))
-        ((event, line),) = trail.lines
-        assert (event, line["rule"]) == ("deny", "policy[1]: deny resource:alpha:test:///priv/*")
+        (line,) = trail.lines
+        assert (line["event"], line["rule"]) == ("deny", "policy[1]: deny resource:alpha:test:///priv/*")
         assert (line["principal"], line["server"], line["item"]) == ("ann", "alpha", "resource:test:///priv/b")
 
 

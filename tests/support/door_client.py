@@ -207,6 +207,7 @@ class Client:
         self.session: str | None = None
         self.rights = NO_RIGHTS
         """Of the token that it sends with whatever it says next."""
+        self.peer = ""
         self.server: Message = {}
         """The result of `initialize`."""
         self._door = door
@@ -290,7 +291,7 @@ class Client:
         else:
             body, id = json.dumps([{"jsonrpc": "2.0", **m} for m in message]).encode(), None
         pending = Pending(id)
-        request = Post(self.endpoint, self.principal, self._headers(headers), body, rights=self.rights)
+        request = Post(self.endpoint, self.principal, self._headers(headers), body, rights=self.rights, peer=self.peer)
         self.nursery.start_soon(self._run, pending, self._door.post, request)
         return pending
 

@@ -27,6 +27,7 @@ class Wire:
         self.ended = trio.Event()
         self.stuck = False
         self.rights: Rights = NO_RIGHTS
+        self.peer = ""
         self._in, self._out = trio.open_memory_channel[bytes | None](1000)
         self._lot = trio.lowlevel.ParkingLot()
         self._next = 0

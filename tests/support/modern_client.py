@@ -43,6 +43,7 @@ class ModernClient:
         self.endpoint = endpoint
         self.principal = principal
         self.rights = NO_RIGHTS
+        self.peer = ""
         self.capabilities = dict(capabilities or {})
         self.affinity = affinity
         self._door = door
@@ -98,7 +99,7 @@ class ModernClient:
         body = message if isinstance(message, bytes) else json.dumps(message).encode()
         pending = Pending(message.get("id") if isinstance(message, dict) else None)
         all_headers = {"accept": "application/json, text/event-stream", **headers}
-        request = Post(self.endpoint, self.principal, all_headers, body, rights=self.rights)
+        request = Post(self.endpoint, self.principal, all_headers, body, rights=self.rights, peer=self.peer)
         self._nursery.start_soon(self._run, pending, request)
         return pending
 

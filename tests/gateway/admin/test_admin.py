@@ -15,6 +15,9 @@ from tests.support.patience import PATIENCE
 
 METRICS = b"# TYPE stagedoor_sessions gauge\nstagedoor_sessions 3\n"
 
+HERE = {"from": "127.0.0.1"}
+"""The address from which the tests ask."""
+
 
 class State:
     """What the callables report."""
@@ -296,7 +299,7 @@ async def test_sessions_are_listed_page_by_page(operated):
 async def test_a_session_is_acted_on_by_its_name(operated):
     assert (await act(operated, data=b'{"to": "there"}')).status_code == 200
     assert (await act(operated, "/api/sessions/gone/end")).status_code == 404
-    assert operated.asked == [("end", "abc", {"to": "there"}), ("end", "gone", {})]
+    assert operated.asked == [("end", "abc", {"to": "there", **HERE}), ("end", "gone", HERE)]
 
 
 @pytest.mark.parametrize(
@@ -328,7 +331,7 @@ async def test_no_page_of_a_browser_and_no_nonsense_changes_anything(headers, da
 async def test_access_is_taken_away_and_given_back_by_name(what, operated):
     told = await act(operated, f"/api/principals/{what}", b'{"principal": "16:https://idp.test:3:ann"}')
     assert told.status_code == 200
-    assert operated.asked == [(what, "16:https://idp.test:3:ann", {})]
+    assert operated.asked == [(what, "16:https://idp.test:3:ann", HERE)]
 
 
 @pytest.mark.parametrize(

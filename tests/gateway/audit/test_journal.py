@@ -12,7 +12,7 @@ import pytest
 import trio
 
 from gateway.audit import journal as module
-from gateway.audit.chain import signing_keys, verify
+from gateway.audit.chain import Chain, signing_keys, verify
 from gateway.audit.journal import Journal
 from gateway.audit.sinks import FileSink, Line, OtlpSink, SyslogSink
 from tests.support.patience import PATIENCE
@@ -33,6 +33,7 @@ class Held:
         if self.failing:
             raise OSError(28, "No space left on device")
         self.lines += lines
+        return 0
 
     def close(self):
         self.closed = True
@@ -166,6 +167,7 @@ async def test_a_collector_that_hangs_holds_up_neither_the_file_nor_the_end(tmp_
     class Hanging(Held):
         def write(self, lines):
             gate.wait(PATIENCE)
+            return 0
 
     dropped = []
     path = tmp_path / "audit.log"
@@ -278,3 +280,98 @@ def test_a_collector_gets_log_records_and_is_asked_again_when_it_is_busy(collect
     [record] = resource["scopeLogs"][0]["logRecords"]
     assert record["body"] == {"stringValue": '{"event":"deny"}'}
     assert (record["timeUnixNano"], record["severityText"], record["eventName"]) == ("1500000000", "WARN", "deny")
+
+
+@pytest.mark.parametrize("status", [400, 401, 404, 501])
+def test_what_a_collector_will_never_take_is_counted_and_not_sent_again(collector, status):
+    url, got, statuses = collector
+    statuses.append(status)
+    assert OtlpSink(url, {}, {}).write([Line("call", 0.0, b"{}")] * 3) == 3
+    assert len(got) == 1
+
+
+def test_a_batch_that_is_too_large_for_a_collector_comes_in_halves(collector):
+    url, got, statuses = collector
+    statuses += [413, 200, 413, 200, 200]
+    sink = OtlpSink(url, {}, {})
+    lines = [Line("call", 0.0, b'{"n":%d}' % number) for number in range(3)]
+    assert sink.write(lines) == 0
+    assert len(got) == 5
+    statuses.append(413)
+    assert sink.write(lines[:1]) == 1, "one line alone is too large: it is lost and counted, and holds up no other"
+
+
+def test_a_long_line_fits_into_a_datagram_and_the_copies_go_on(tmp_path):
+    line = Chain("c", KEY).line("call", 0.0, {"item": "x" * 200_000})
+    assert json.loads(line)["unwritable"].endswith("bytes")
+    path = str(tmp_path / "log")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as daemon:
+        daemon.bind(path)
+        daemon.settimeout(PATIENCE)
+        sink = SyslogSink(f"unix:{path}", host="here")
+        huge = Line("call", 0.0, b"x" * 4_000_000)
+        assert sink.write([huge, Line("call", 0.0, b"{}")]) == 1
+        assert daemon.recv(65536).endswith(b"{}")
+        sink.close()
+
+
+async def test_a_copy_gets_no_more_at_once_than_a_collector_takes(monkeypatch):
+    monkeypatch.setattr(module, "BATCH_BYTES", 1000)
+    batches = []
+
+    class Counting(Held):
+        def write(self, lines):
+            batches.append(sum(len(line.raw) for line in lines))
+            return 0
+
+    journal = Journal(Held(failing=False), [Counting()], key=KEY)
+    for _ in range(50):
+        journal.record("call", item="x" * 200)
+    await journal.aclose(PATIENCE)
+    assert len(batches) > 10
+    assert max(batches) <= 1000
+
+
+async def test_what_waits_for_a_copy_has_a_bound_in_bytes(monkeypatch):
+    monkeypatch.setattr(module, "COPY_BYTES", 1000)
+    dropped = []
+    journal = Journal(Held(False), [Held()], key=KEY, dropped=lambda name, lines: dropped.append(lines))
+    for _ in range(50):
+        journal.record("call", item="x" * 200)
+    await until(lambda: sum(dropped) >= 45)
+    await journal.aclose(0.05)
+
+
+async def test_what_strangers_cause_at_will_is_one_line_and_a_count():
+    now, sink = [0.0], Held(failing=False)
+    journal = Journal(sink, key=KEY, clock=lambda: now[0])
+    for _ in range(1000):
+        journal.record_often("authn.fail", reason="signature", ip="192.0.2.1")
+    journal.record_often("authn.fail", reason="expired", ip="192.0.2.1")
+    await until(lambda: sink.events.count("authn.fail") == 2)
+    now[0] = 11.0
+    journal.record("call")
+    await until(lambda: sink.events.count("authn.fail") == 3)
+    told = json.loads(sink.lines[-1].raw)
+    assert (told["reason"], told["ip"], told["count"]) == ("signature", "192.0.2.1", 999)
+    journal.record_often("authn.fail", reason="signature", ip="192.0.2.1")
+    await until(lambda: sink.events.count("authn.fail") == 4)
+    await journal.aclose(PATIENCE)
+    assert sink.events.count("authn.fail") == 4
+
+
+async def test_strangers_from_many_addresses_are_counted_together():
+    sink = Held(failing=False)
+    journal = Journal(sink, key=KEY)
+    for number in range(5000):
+        journal.record_often("authn.fail", reason="signature", ip=f"192.0.{number // 250}.{number % 250}")
+    await journal.aclose(PATIENCE)
+    lines = [json.loads(line.raw) for line in sink.lines if line.event == "authn.fail"]
+    assert len(lines) == module.OFTEN_KINDS + 2
+    assert sum(line.get("count", 1) for line in lines) == 5000
+
+
+def test_a_digest_is_the_same_for_the_same_value_of_a_deployment():
+    one, same, other = (Journal(None, key=key) for key in (KEY, KEY, signing_keys([b"o" * 32])[0]))
+    assert one.digest(b"x") == same.digest(b"x") != other.digest(b"x")
+    assert one.digest(b"x") != one.digest(b"y")

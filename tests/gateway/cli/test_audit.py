@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from actors.protocol.trail import EVENTS
 from gateway.audit.chain import END, START, Chain, signing_keys
 from gateway.cli import cli, composed
 
@@ -72,3 +73,16 @@ def test_without_a_file_it_says_what_to_name(tmp_path: Path) -> None:
     missing = run(tmp_path / "nowhere")
     assert missing.exit_code == 1
     assert "No such file" in missing.output
+
+
+def test_it_says_what_there_is_and_what_this_version_does_not_know(tmp_path: Path) -> None:
+    chain = Chain("c", signing_keys([bytes.fromhex(KEY)])[0])
+    lines = [chain.line(START, 0, {}), *[chain.line(event, 1, {}) for event in [*EVENTS, "call", "from.later"]]]
+    (tmp_path / "audit.jsonl").write_bytes(b"".join(line + b"\n" for line in lines))
+    done = run(tmp_path / "audit.jsonl", "--json")
+    [told] = json.loads(done.stdout)["chains"]
+    assert told["events"]["call"] == 2
+    assert set(EVENTS) < set(told["events"])
+    assert told["unknown"] == ["from.later"]
+    assert "2 call" in run(tmp_path / "audit.jsonl").output
+    assert "this version does not know from.later" in run(tmp_path / "audit.jsonl").output

@@ -13,6 +13,7 @@ import trio
 from actors.ports import Asker, Principal, Rights, Unproven
 from gateway.http.authorization import Authorization, Resource, metadata_url
 from gateway.http.security import Gate, Security
+from tests.support.trail import Trail
 
 BOTH = "application/json, text/event-stream"
 BASE = "https://mcp.test/gw"
@@ -30,8 +31,8 @@ class FakeVerifier:
     async def verify(self, token: str, resources: Sequence[str]) -> Asker | Unproven:
         await trio.lowlevel.checkpoint()
         self.asked.append((token, tuple(resources)))
-        known = {"good": ANN, "old": Unproven(expired=True), "away": Unproven(away=True)}
-        return known.get(token, Unproven())
+        old, away = Unproven(expired=True, reason="expired"), Unproven(away=True, reason="away")
+        return {"good": ANN, "old": old, "away": away}.get(token, Unproven(reason="signature"))
 
 
 class Revoking:
@@ -182,3 +183,83 @@ def test_the_challenge_of_a_step_up_names_all_scopes_at_once() -> None:
     assert found.insufficient("/mcp/x", ("a", "b"), "why é\r\n") == (
         f'Bearer error="insufficient_scope", error_description="why ???", scope="a b", resource_metadata="{META}/mcp/x"'
     )
+
+
+# The audit trail
+
+
+@pytest.fixture
+def trail() -> Trail:
+    return Trail()
+
+
+@pytest.fixture
+def audited(make_app: Any, verifier: FakeVerifier, trail: Trail) -> Any:
+    security = Security("127.0.0.1", tokens={"ci": "ci-token", "bob": "bob-token"})
+    resource = Resource(BASE, (ISSUER,), ("mcp",))
+    authorize = partial(Authorization, resource=resource, verifier=verifier, revocations=Revoking(), audit=trail)
+    return make_app(security=security, authorize=authorize)
+
+
+async def asked(app: Any, token: str | None, ip: str = "192.0.2.7", method: str = "GET") -> int:
+    """A request from this address, whatever its headers say; the status."""
+    headers = [(b"host", b"localhost"), (b"x-forwarded-for", b"203.0.113.1"), (b"forwarded", b"for=203.0.113.1")]
+    headers += [(b"authorization", token.encode())] if token is not None else []
+    scope = {
+        "type": "http",
+        "method": method,
+        "path": "/mcp",
+        "headers": headers,
+        "query_string": b"",
+        "client": (ip, 5),
+    }
+    statuses: list[int] = []
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(event: Any) -> None:
+        statuses.extend([event["status"]] if "status" in event else [])
+
+    await app(scope, receive, send)
+    return statuses[0]
+
+
+async def test_a_good_token_is_told_of_once_for_each_address_and_never_itself(audited: Any, trail: Trail) -> None:
+    for ip in ("192.0.2.7", "192.0.2.7", "2001:db8::1"):
+        await asked(audited, "Bearer good", ip)
+    await asked(audited, "Bearer ci-token")
+    await asked(audited, "Bearer ci-token")
+    ann = {"event": "authn.ok", "principal": "ann", "iss": ISSUER, "client_id": "app"}
+    assert trail.lines == [
+        {**ann, "ip": "192.0.2.7"},
+        {**ann, "ip": "2001:db8::1"},
+        {"event": "authn.ok", "principal": "ci", "iss": "static:", "ip": "192.0.2.7"},
+    ]
+    assert "good" not in json.dumps(trail.lines)
+    assert "ci-token" not in json.dumps(trail.lines)
+
+
+@pytest.mark.parametrize(
+    ("token", "status", "reason"),
+    [
+        (None, 401, "no_token"),
+        ("Basic x", 401, "no_token"),
+        ("Bearer x y", 400, "malformed"),
+        ("Bearer bob-token", 401, "revoked"),
+        ("Bearer old", 401, "expired"),
+        ("Bearer away", 503, "away"),
+        ("Bearer made-up", 401, "signature"),
+    ],
+)
+async def test_whoever_is_not_let_in_is_told_of_with_the_reason_and_without_the_token(
+    audited: Any, trail: Trail, token: str | None, status: int, reason: str
+) -> None:
+    assert await asked(audited, token) == status
+    assert trail.lines == [{"event": "authn.fail", "reason": reason, "status": status, "ip": "192.0.2.7"}]
+
+
+async def test_who_is_let_in_without_a_token_is_no_line(make_app: Any, trail: Trail) -> None:
+    app = make_app(authorize=partial(Authorization, audit=trail))
+    await asked(app, None)
+    assert trail.lines == []

@@ -1,0 +1,137 @@
+"""Every event of the audit trail: what it tells, and the members of its line, in one table.
+
+The four members that each line begins with (`ts`, `id`, `prev`, `event`) are the chain's. A member that has nothing to
+say is left out. No member holds a token, a key, a header or an answer of a user's.
+"""
+
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+
+class Event(NamedTuple):
+    """One row. `refusal`: somebody was kept from something, which collectors get as a warning."""
+
+    name: str
+    help: str
+    members: tuple[str, ...]
+    refusal: bool = False
+
+
+MEMBERS: Final = {
+    "action": "what was done, or was to be done",
+    "after": "a keyed digest of the configuration in force since then",
+    "args": "what is told of the arguments, as `audit.arguments` says",
+    "before": "the same of the one in force until then",
+    "by": "what caused it: `start`, `signal`, `files`, or in a worker its `supervisor`",
+    "client_id": "the OAuth client of the token that came with the request",
+    "code": "of the JSON-RPC error that was answered",
+    "count": "how many lines this one stands for: further ones that said the same within 10 s",
+    "endpoint": "the endpoint that was called; none: `/mcp`",
+    "era": "`legacy` (sessions) or `modern`",
+    "host": "the machine",
+    "ip": "the address of the client's connection",
+    "iss": "the issuer of that token; `static:` of a configured one",
+    "item": "the tool or prompt by the name that was used, the URI, the task; of a `deny` with its kind before it",
+    "keys": "the keys of the configuration that are others now, without their values",
+    "mac": "the signature",
+    "method": "of MCP",
+    "mode": "of the policy: `enforce` or `observe`; of a question to a user: `form` or `url`",
+    "ms": "milliseconds that it took",
+    "outcome": "how it ended",
+    "pid": "the process",
+    "principal": "who asked",
+    "problem": "what was wrong, in words",
+    "reason": "why, in a word",
+    "rule": "the rule that decided",
+    "server": "the MCP server, by its name in the configuration",
+    "session": "the handle of the session",
+    "status": "the HTTP status of the answer",
+    "target": "whom or what an operator acted on",
+    "to": "the replica that it was to go to",
+    "trace_id": "the trace",
+    "transport": "`http`; `channel` for WebSocket, HTTP+SSE and stdio; `mail` if it came by another replica",
+    "version": "of the gateway",
+}
+"""What each member is."""
+
+WHO: Final = ("principal", "iss", "client_id", "ip")
+"""Who asked."""
+WHERE: Final = ("endpoint", "session", "era", "transport", "trace_id")
+"""By which way."""
+_REQUEST: Final = ("method", *WHO, "item", "args", "outcome", "code", "ms", "server", *WHERE)
+
+AUDITED: Final = frozenset(
+    {
+        "initialize",
+        "tools/call",
+        "prompts/get",
+        "resources/read",
+        "resources/subscribe",
+        "completion/complete",
+        "tasks/get",
+        "tasks/result",
+        "tasks/cancel",
+        "tasks/update",
+        "subscriptions/listen",
+    }
+)
+"""Requests that get a line: what is done or read. What is only looked at, as lists, is not told."""
+
+START: Final = "audit.start"
+HEAD: Final = "audit.head"
+END: Final = "audit.end"
+LOST: Final = "audit.lost"
+
+EVENTS: Final = {
+    event.name: event
+    for event in (
+        Event("authn.ok", "a token was good: once for each token and address, in each process", WHO),
+        Event(
+            "authn.fail",
+            "somebody was not let in: `reason` says why, and nothing of the token is told",
+            ("reason", "ip", "status", "count"),
+            refusal=True,
+        ),
+        Event("session", "a client opened a session", _REQUEST),
+        Event(
+            "call",
+            "a request had its end: tools, prompts, resources, completion, tasks, subscriptions. Lists and pings are "
+            "not told",
+            _REQUEST,
+        ),
+        Event(
+            "deny",
+            'a rule refused something, or under `"policyMode": "observe"` would have',
+            ("mode", "item", "outcome", "rule", "server", "args", *WHO, *WHERE),
+            refusal=True,
+        ),
+        Event(
+            "elicit",
+            "a user was asked for something, or has answered. `outcome` is `asked`; then `accept`, `decline`, "
+            "`cancel`, `answered`, `error`, `expired` or `withdrawn`. What was asked and answered is not told",
+            ("method", "mode", "outcome", "server", *WHO, *WHERE),
+        ),
+        Event(
+            "policy.reload",
+            "a configuration came into force (`outcome` is `started` or `reloaded`), or did not (`refused`)",
+            ("outcome", "by", "before", "after", "keys", "problem"),
+        ),
+        Event(
+            "admin",
+            "an operator has done something by the admin listener (`outcome` is `done`), or could not (`refused`): "
+            "`end`, `move` or `take` of a session, `revoke` or `restore` of a principal",
+            ("action", "target", "to", "outcome", "status", "ip"),
+        ),
+        Event(START, "a process begins its chain", ("version", "host", "pid")),
+        Event(HEAD, "the chain is signed up to here", ("mac",)),
+        Event(END, "the process has ended as it should, and signs", ("mac",)),
+        Event(LOST, "lines were lost, so many", ("count",), refusal=True),
+    )
+}
+"""By name."""
+
+
+def undeclared(event: str, members: Iterable[str]) -> list[str]:
+    """What of a line the table does not have."""
+    row = EVENTS.get(event)
+    return [event] if row is None else sorted(set(members) - set(row.members))
