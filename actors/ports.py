@@ -54,11 +54,12 @@ ANONYMOUS = Principal("anonymous", anonymous=True)
 
 class Asker(Struct, frozen=True):
     """Who sends a request, and with what rights. `issued`: when the token was, in seconds since 1970; None: it does not
-    say."""
+    say. `digest`: of a configured token, by which it is found again while it is configured."""
 
     principal: Principal
     rights: Rights = NO_RIGHTS
     issued: float | None = None
+    digest: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ The serve loop cancels the app when the connection ends; that cancels the call t
 """
 
 from collections.abc import Awaitable, Callable, Mapping
+from time import time
 from typing import NamedTuple
 from urllib.parse import parse_qs
 
@@ -21,7 +22,7 @@ from gateway.http.routes import Health, IssuerMetadata, Mcp, Messages, Metadata,
 from gateway.http.security import Gate, Security
 from gateway.http.sse_channel import PARAMETER, Post, said, serve_sse
 from gateway.http.sse_stream import send_stream
-from gateway.http.standing import LimitedSource
+from gateway.http.standing import LimitedSource, Standing
 from gateway.observability.access import Access
 
 _ALLOW = ("Allow", "GET, POST, DELETE, OPTIONS")
@@ -62,7 +63,7 @@ class Opening(NamedTuple):
 class McpApp:
     """`converse` serves clients that have one channel for everything, `post` brings what they POST there. `known` says
     whether an endpoint exists; `overloaded` whether POSTs are to be refused for now (503); `answered` hears of each
-    answer's method and status.
+    answer's method and status. `wall` is the wall clock, by which tokens end.
 
     `calls` counts requests that wait in the door, `streams` the event streams being written; in `room` is what was read
     of messages that nobody has taken.
@@ -82,7 +83,9 @@ class McpApp:
         overloaded: Callable[[], bool] = _never,
         answered: Callable[[str, int], None] = _uncounted,
         pages: ServePage | None = None,
+        wall: Callable[[], float] = time,
     ) -> None:
+        self._wall = wall
         self._converse = converse
         self._to_stream = post
         self._answered = answered
@@ -103,6 +106,13 @@ class McpApp:
         self._gate = Gate(security)
         self._authorization = authorize(self._gate)
 
+    def _standing(self, asker: Asker) -> Standing:
+        """How long what he begins now may go on: by the configuration that is in force then."""
+        return Standing(asker, self._withdrawn, self._wall)
+
+    def _withdrawn(self, asker: Asker) -> bool:
+        return self._authorization.withdrawn(asker)
+
     def bound_by(self, limits: Limits) -> None:
         """These count from the next request on."""
         self._limits = limits
@@ -120,7 +130,7 @@ class McpApp:
         if isinstance(reply, Opening):
             self.streams += 1
             try:
-                standing = self._authorization.standing(reply.asker)
+                standing = self._standing(reply.asker)
                 await serve_sse(
                     send,
                     reply.post,
@@ -169,7 +179,7 @@ class McpApp:
         self._answered("GET", 101)
         self.streams += 1
         try:
-            standing = self._authorization.standing(asker)
+            standing = self._standing(asker)
             await serve_websocket(scope, receive, send, converse, endpoint, asker, standing, self._limits, self.room)
         finally:
             self.streams -= 1
@@ -251,7 +261,7 @@ class McpApp:
             self.calls -= 1
         if isinstance(reply, Answer):
             return self._stepping_up(reply, target) if reply.status == 403 else reply
-        source = LimitedSource(reply.source, self._authorization.standing(asker), expires=method == "GET")
+        source = LimitedSource(reply.source, self._standing(asker), expires=method == "GET")
         return Streaming(source, reply.headers)
 
     def _stepping_up(self, answer: Answer, target: Mcp) -> Answer:

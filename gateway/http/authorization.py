@@ -17,7 +17,6 @@ from gateway.http.request import Scope, peer_of
 from gateway.http.response import refusal
 from gateway.http.routes import Health, IssuerMetadata, Mcp, Messages, Metadata, Pages, Route, Sse, Ws
 from gateway.http.security import NOBODY, Gate
-from gateway.http.standing import Standing
 
 RETRY: Final = 5
 """Seconds after which it is worth trying again where an issuer is away."""
@@ -121,9 +120,16 @@ class Authorization:
         told = {"principal": found.principal.name, "iss": rights.issuer, "client_id": rights.client, **ip}
         self._audit.record("authn.ok", **{name: value for name, value in told.items() if value})
 
-    def standing(self, asker: Asker) -> Standing:
-        """How long what he begins now may go on."""
-        return Standing(asker, self._revocations)
+    def withdrawn(self, asker: Asker) -> bool:
+        """Whether somebody who was let in before has no access any more: by an operator, or since his token, its issuer
+        or being nobody is not in the configuration in force."""
+        if self._revocations is not None and self._revocations.revoked(asker):
+            return True
+        if asker is NOBODY:
+            return not self._gate.open or self._verifier is not None
+        if asker.digest:
+            return not self._gate.configured(asker)
+        return self._resource is None or asker.rights.issuer not in self._resource.issuers
 
     # Resources
 

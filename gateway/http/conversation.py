@@ -87,12 +87,17 @@ class WebSocketChannel:
                 message = await self._receive()
                 if message["type"] != "websocket.receive":
                     raise HungUp
-                return bytes(message["text"].encode())
+                return self._looked_at(bytes(message["text"].encode()))
             if self._pinged is not None and self._heard() < self._pinged:
                 raise HungUp
             self._pinged = trio.current_time()
             await self._send({"type": "websocket.ping"})
         return None  # what is under way is answered still
 
+    def _looked_at(self, message: bytes) -> bytes | None:
+        """What comes without a good token is not."""
+        return None if self._standing.over else message
+
     async def send(self, message: bytes) -> None:
-        await self._send({"type": "websocket.send", "text": message.decode()})
+        if not self._standing.withdrawn:
+            await self._send({"type": "websocket.send", "text": message.decode()})

@@ -26,6 +26,9 @@ _REMEMBERED = 64
 
 NOBODY = Asker(ANONYMOUS)
 
+_KEY = secrets.token_bytes(32)
+"""For digests of tokens, which are good as long as the process: a token is the same one after a reload."""
+
 
 @dataclass(frozen=True, slots=True)
 class Security:
@@ -76,11 +79,12 @@ class Gate:
         self._names = _LOOPBACK | own | {host.lower() for host in security.hosts}
         self._origins = frozenset(origin.lower().rstrip("/") for origin in security.origins)
         self._hosts_seen: set[str] = set()
-        self._key = secrets.token_bytes(32)
         self._askers: dict[bytes, Asker] | None = None
         if security.tokens is not None:
             self._askers = {
-                self._digest(token.encode()): Asker(Principal(name), security.rights.get(name, Rights(STATIC, name)))
+                (digest := _digest(token)): Asker(
+                    Principal(name), security.rights.get(name, Rights(STATIC, name)), digest=digest
+                )
                 for name, token in security.tokens.items()
             }
 
@@ -130,9 +134,12 @@ class Gate:
     def asker(self, token: str) -> Asker | None:
         """Who brings this configured token; None if it is none."""
         # Looked up by a keyed digest: how long that takes says nothing of the tokens.
-        return (
-            self._askers.get(self._digest(token.encode("utf-8", "surrogatepass"))) if self._askers is not None else None
-        )
+        return self._askers.get(_digest(token)) if self._askers is not None else None
 
-    def _digest(self, token: bytes) -> bytes:
-        return hmac.digest(self._key, token, hashlib.sha256)
+    def configured(self, asker: Asker) -> bool:
+        """Whether the token that he once came with is."""
+        return self._askers is not None and asker.digest in self._askers
+
+
+def _digest(token: str) -> bytes:
+    return hmac.digest(_KEY, token.encode("utf-8", "surrogatepass"), hashlib.sha256)

@@ -98,7 +98,8 @@ class SseChannel:
         return None  # what is under way is answered still
 
     async def send(self, message: bytes) -> None:
-        await self.write(encode_event(message, event="message"))
+        if not self._standing.withdrawn:
+            await self.write(encode_event(message, event="message"))
 
     async def write(self, data: bytes) -> None:
         """Some bytes of the stream."""

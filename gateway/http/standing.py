@@ -6,15 +6,16 @@ from time import time
 
 import trio
 
-from actors.ports import Asker, EventSource, Revocations, Rights
+from actors.ports import Asker, EventSource, Rights
 
 
 class Standing:
-    """Of one connection. `wall` is the wall clock, by which tokens end."""
+    """Of one connection. `withdrawn` says whether the access of somebody was taken away since; `wall` is the wall
+    clock, by which tokens end."""
 
-    def __init__(self, asker: Asker, revocations: Revocations | None = None, wall: Callable[[], float] = time) -> None:
+    def __init__(self, asker: Asker, withdrawn: Callable[[Asker], bool], wall: Callable[[], float] = time) -> None:
         self._asker = asker
-        self._revocations = revocations
+        self._withdrawn = withdrawn
         self._wall = wall
         self._ends = asker.rights.ends
 
@@ -31,12 +32,12 @@ class Standing:
     @property
     def over(self) -> bool:
         """Whether it may go on no more."""
-        return self.left <= 0 or self.revoked
+        return self.left <= 0 or self.withdrawn
 
     @property
-    def revoked(self) -> bool:
+    def withdrawn(self) -> bool:
         """Whether the bearer has no access any more."""
-        return self._revocations is not None and self._revocations.revoked(self._asker)
+        return self._withdrawn(self._asker)
 
 
 class LimitedSource:
@@ -49,14 +50,14 @@ class LimitedSource:
         self._expires = expires
 
     async def receive(self) -> bytes | None:
-        """As in `EventSource`. It is asked again at each keep-alive comment."""
-        if self._standing.revoked or (self._expires and self._standing.over):
+        """As in `EventSource`. It is asked again at each keep-alive comment; what comes after the access was taken away
+        is not passed on."""
+        if self._standing.withdrawn or (self._expires and self._standing.over):
             return None
-        if not self._expires or self._standing.left == inf:
-            return await self._source.receive()
-        with trio.move_on_after(max(0.0, self._standing.left)):
-            return await self._source.receive()
-        return None
+        data: bytes | None = None
+        with trio.move_on_after(max(0.0, self._standing.left) if self._expires else inf):
+            data = await self._source.receive()
+        return None if self._standing.withdrawn else data
 
     def close(self) -> None:
         """As in `EventSource`."""

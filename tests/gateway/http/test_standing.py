@@ -31,7 +31,7 @@ def standing(left: float | None = 10.0, revocations: Revoking | None = None) -> 
     start = trio.current_time()
     expiry = None if left is None else NOW + left - SKEW
     asker = Asker(Principal("ann"), Rights("https://idp.test", "ann", expiry=expiry))
-    return Standing(asker, revocations, lambda: NOW + trio.current_time() - start)
+    return Standing(asker, (revocations or Revoking()).revoked, lambda: NOW + trio.current_time() - start)
 
 
 async def test_a_stream_ends_with_its_token_and_loses_nothing_before(autojump_clock: Any) -> None:
