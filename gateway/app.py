@@ -12,7 +12,7 @@ import trio
 
 from actors.duplex import Duplex
 from actors.machines.upstream.breaker import BreakerState
-from actors.ports import Log, Store
+from actors.ports import Asker, Log, Store
 from actors.protocol.table import BackendSpec, Table
 from actors.runtime import System, SystemFailed, open_system
 from actors.sessions.router import session_key
@@ -82,6 +82,8 @@ class Gateway:
         self.actors: GatewayActors | None = None
         self.store: Store | None = None
         self.pages: ServePage | None = None
+        self.note: Callable[[Asker, str], Awaitable[None]] | None = None
+        """Hears of the tokens of issuers."""
         self.requests = lifecycle.request_log(settings, log)
         self.access: Writer | None = None
         self._line = formatter(settings.log.access) if settings.log.access != "off" else None
@@ -261,6 +263,7 @@ class Gateway:
                 authorizing.on_change(self.actors.account_changed)
             self._tell_configuration("started", "start")
             self.pages = authorizing.pages(settings, address, self._table, self._who)
+            self.note = authorizing.noting(self._table)
             lifecycle.tune_gc()
             async with trio.open_nursery() as background:
                 background.start_soon(report_lag, self.lag, self.metrics)
@@ -327,7 +330,7 @@ class Gateway:
         async with trio.open_nursery() as nursery:
             listen = bound(settings.listen, listeners)
             self.authorize = lambda settings: authorization(
-                settings, listen, nursery, self.log, self.metrics, self.revoked, actors.services.audit
+                settings, listen, nursery, self.log, self.metrics, self.revoked, actors.services.audit, self.note
             )
             app = self.app = McpApp(
                 actors.door,

@@ -1,13 +1,13 @@
 """Composes what tells whose a token is, from the settings. What verifies the tokens of issuers is loaded only for those
 who have some."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from time import time
 
 import trio
 
-from actors.ports import NO_AUDIT, Audit, Log, Revocations, Telemetry
+from actors.ports import NO_AUDIT, Asker, Audit, Log, Revocations, Telemetry
 from gateway.config.settings import Address, Settings
 from gateway.http.authorization import Authorization, Resource
 from gateway.http.security import Gate
@@ -21,8 +21,10 @@ def authorization(
     telemetry: Telemetry,
     revocations: Revocations | None = None,
     audit: Audit = NO_AUDIT,
+    note: Callable[[Asker, str], Awaitable[None]] | None = None,
 ) -> Callable[[Gate], Authorization]:
-    """Makes the checks of a listener at this address. What they fetch is fetched in `nursery`."""
+    """Makes the checks of a listener at this address. What they fetch is fetched in `nursery`. `note` hears of each
+    good token of an issuer."""
     auth = settings.auth
     if not auth.issuers:
         return partial(Authorization, revocations=revocations, audit=audit)
@@ -37,7 +39,13 @@ def authorization(
     verifier = TokenVerifier(auth.issuers, GuardedHttp(), nursery, log, telemetry, time, bind_client=auth.bind_client)
     mirror = Mirror(auth.issuers[0].issuer, GuardedHttp()) if auth.legacy_metadata else None
     return partial(
-        Authorization, resource=resource, verifier=verifier, revocations=revocations, mirror=mirror, audit=audit
+        Authorization,
+        resource=resource,
+        verifier=verifier,
+        revocations=revocations,
+        mirror=mirror,
+        audit=audit,
+        note=note,
     )
 
 

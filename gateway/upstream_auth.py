@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from actors.ports import ANONYMOUS, Accounts, Answer, Log, Sealer, Shelf
+from actors.ports import ANONYMOUS, Accounts, Answer, Asker, Log, Sealer, Shelf
 from actors.protocol.table import BackendSpec, Table
 from gateway.backends.credentials import Credentials, Refusal
 from gateway.config import Settings
@@ -48,6 +48,20 @@ class Authorizing:
     def credentials(self, spec: BackendSpec) -> Credentials | None:
         """What authorizes a connection to this server; None: its headers are all it needs."""
         return self.authorization.credentials(spec) if spec.auth is not None else None
+
+    def noting(self, table: Callable[[], Table]) -> Callable[[Asker, str], Awaitable[None]]:
+        """Keeps the tokens by which users ask, as long as there is a server for which they are exchanged."""
+        seen: list[tuple[Table, bool]] = []
+
+        async def note(asker: Asker, token: str) -> None:
+            now = table()
+            if not seen or seen[0][0] is not now:
+                auths = [spec.auth for spec in now.backends.values()]
+                seen[:] = [(now, any(auth is not None and auth.mode == "exchange" for auth in auths))]
+            if seen[0][1]:
+                await self.authorization.subjects.note(asker, token)
+
+        return note
 
     # Users' accounts
 

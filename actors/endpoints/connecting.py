@@ -123,7 +123,9 @@ class Connecting:
     def lacks(self, backend: str) -> bool:
         """Whether this server is known to want an account that the client's user has not connected."""
         spec, accounts = self._services.table.value.backends.get(backend), self._accounts
-        return accounts is not None and spec is not None and spec.personal and accounts.lacks(self._principal, backend)
+        return (
+            accounts is not None and spec is not None and spec.connectable and accounts.lacks(self._principal, backend)
+        )
 
     def note(self, effect: fx.Dispatch, backend: str) -> None:
         """The call goes to this server."""

@@ -194,7 +194,7 @@ class SessionEndpoint(Endpoint):
         """As in `Endpoint`."""
         call, method = effect.call, effect.method
         spec = self.services.table.value.backends.get(backend)
-        if spec is not None and spec.auth is not None and spec.personal and self.connects(effect, backend, params):
+        if spec is not None and spec.auth is not None and spec.connectable and self.connects(effect, backend, params):
             return
         if method in (SUBSCRIBE, UNSUBSCRIBE):
             refusal = self.subscriptions.note(call, method, effect.params)

@@ -262,7 +262,7 @@ class ModernEndpoint(Endpoint):
         """As in `Endpoint`."""
         call, method = effect.call, effect.method
         spec = self.services.table.value.backends.get(backend)
-        if spec is not None and spec.auth is not None and spec.personal and self.connects(effect, backend, params):
+        if spec is not None and spec.auth is not None and spec.connectable and self.connects(effect, backend, params):
             return
         request = self.host.running.get(call)
         if request is not None and isinstance(request.retry, Waiting):

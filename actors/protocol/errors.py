@@ -375,14 +375,20 @@ class _Reason(Struct):
     data: dict[str, Raw] = {}
 
 
-def disowned(error: Raw, reasons: Collection[str]) -> Raw:
-    """A server's error, without a `data` that gives one of these reasons: they are ours to give."""
+def reason_of(error: Raw) -> str | None:
+    """The reason that an error gives in its `data`, if it gives one."""
     try:
         given = msgspec.json.decode(error, type=_Reason).data.get("reason")
         reason = msgspec.json.decode(given) if given is not None else None
-        members = msgspec.json.decode(error, type=dict[str, Raw])
+        msgspec.json.decode(error, type=dict[str, Raw])
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        return None
+    return reason if isinstance(reason, str) else None
+
+
+def disowned(error: Raw, reasons: Collection[str]) -> Raw:
+    """A server's error, without a `data` that gives one of these reasons: they are ours to give."""
+    if reason_of(error) not in reasons:
         return error
-    if reason not in reasons:
-        return error
+    members = msgspec.json.decode(error, type=dict[str, Raw])
     return Raw(msgspec.json.encode({name: value for name, value in members.items() if name != "data"}))

@@ -98,18 +98,20 @@ class UpstreamAuth:
     """How the gateway is authorized at a server, where that is more than the headers of its target.
 
     `client_credentials`: as itself, by tokens of the server's authorization server. `user`: by the tokens of the user
-    whose call it is, who has connected his account. `key`: by a key that this user has given. `issuer`: the
-    authorization server, if not the one that the server names; `catalog`: a token by which lists are asked for that no
-    user is there for, and nothing else.
+    whose call it is, who has connected his account. `key`: by a key that this user has given. `exchange`: by a token
+    that `issuer` gives for the one by which the user asks, meant for `audience` if the server's URL does not say it.
+    `issuer`: the authorization server, if not the one that the server names; `catalog`: a token by which lists are
+    asked for that no user is there for, and nothing else.
     """
 
-    mode: Literal["client_credentials", "user", "key"]
+    mode: Literal["client_credentials", "user", "key", "exchange"]
     issuer: str | None = None
     client_id: str | None = None
     client_secret: str | None = field(default=None, repr=False)
     private_key: str | None = field(default=None, repr=False)
     algorithm: str = "ES256"
     scopes: tuple[str, ...] = ()
+    audience: str | None = None
     catalog: str | None = field(default=None, repr=False)
     header: str = "Authorization: Bearer {key}"
     """Of `key`: the header that carries it."""
@@ -119,6 +121,11 @@ class UpstreamAuth:
     @property
     def personal(self) -> bool:
         """Whether a connection is one principal's: nobody else's calls go over it."""
+        return self.mode in ("user", "key", "exchange")
+
+    @property
+    def connected(self) -> bool:
+        """Whether users connect accounts for it, on our pages."""
         return self.mode in ("user", "key")
 
 
@@ -156,6 +163,11 @@ class BackendSpec:
     def personal(self) -> bool:
         """Whether each principal has connections of his own to it, with his own account."""
         return self.auth is not None and self.auth.personal
+
+    @property
+    def connectable(self) -> bool:
+        """Whether each principal connects an account for it."""
+        return self.auth is not None and self.auth.connected
 
     def of(self, principal: str) -> "BackendSpec":
         """For the connections of this principal."""

@@ -29,6 +29,7 @@ from actors.protocol import payload as json
 from actors.protocol.messages import EMPTY
 from actors.protocol.outcomes import CACHEABLE, code_of
 from actors.protocol.table import BackendSpec
+from actors.protocol.transport import UNAUTHORIZED
 from actors.protocol.versions import LATEST_HANDSHAKE, MODERN
 from actors.runtime import Ref
 from actors.services import Services
@@ -142,6 +143,8 @@ class ModernUpstream(Connection):
         self._sessions: set[Ref] = set()
         """Those of the other era, who hear of changes unasked."""
         self._answers = Answers()
+        self._by_rights = spec.auth is not None and spec.auth.mode == "exchange"
+        """Whether who asks with other rights is shown to the server as somebody else."""
 
     def _renewed(self) -> Upstream:
         # Ids of an earlier life must not come up again, nor be guessed: clients see some of them.
@@ -207,6 +210,8 @@ class ModernUpstream(Connection):
     def _call(self, call: Call) -> None:
         key = (call.caller, call.call)
         client = call.client or Caller("", Raw(b"{}"), Raw(self._services.identity), None, True)
+        if self._by_rights:
+            client = replace(client, principal=f"{client.principal} {call.rights.digest}")
         cacheable = call.method in CACHEABLE
         if cacheable:
             known = self._answers.fresh(call, client, self.ctx.now())
@@ -315,6 +320,10 @@ class ModernUpstream(Connection):
         ok, payload = effect.ok, effect.payload
         if effect.call in self._answers.asked:
             ok, payload = self._answers.outcome(effect, self.ctx.now())
+        if self._account and not effect.ok and not effect.theirs and errors.reason_of(effect.payload) in UNAUTHORIZED:
+            # What the account has shown is nothing for who has it no more.
+            ok, payload = False, effect.payload
+            self._answers.clear()
         if self._account:
             payload = self._said(ok, payload, effect.theirs)
         caller.reply(UpstreamOutcome(self._backend, call, ok, payload, effect.theirs))

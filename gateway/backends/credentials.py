@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from actors.ports import NO_RIGHTS, Rights
+
 CHALLENGING: Final = frozenset({401, 403})
 """Statuses by which a server may say that it wants other credentials. Of both it is sure that nothing was executed."""
 TRIES: Final = 3
@@ -23,24 +25,23 @@ class Refusal:
 
 
 class Credentials(Protocol):
-    """Of one transport."""
+    """Of one transport. `rights` are those with which a client asks for what is sent; without any the gateway asks."""
 
-    @property
-    def usable(self) -> bool:
+    def usable(self, rights: Rights = NO_RIGHTS) -> bool:
         """Whether a request may be sent with `lines` as they are now."""
 
-    def when_usable(self, again: Callable[[], object]) -> bool:
+    def when_usable(self, again: Callable[[], object], rights: Rights = NO_RIGHTS) -> bool:
         """The same; if not, they are brought up to date, and `again` is called when that is done. It never waits."""
 
-    def lines(self) -> bytes:
+    def lines(self, rights: Rights = NO_RIGHTS) -> bytes:
         """Header lines for a request; none, if there is nothing to send."""
 
-    async def prepare(self) -> None:
+    async def prepare(self, rights: Rights = NO_RIGHTS) -> None:
         """Brings them up to date. Takes a bounded time, and never fails."""
 
     def concern(self, status: int, challenge: str) -> bool:
         """Whether it is the credentials that a server refuses by this status and `WWW-Authenticate`."""
 
-    async def refused(self, status: int, challenge: str, sent: bytes) -> Refusal | None:
+    async def refused(self, status: int, challenge: str, sent: bytes, rights: Rights = NO_RIGHTS) -> Refusal | None:
         """A server has refused what was `sent`. None: `lines` are others now, and the request may be made once more.
         Takes a bounded time."""

@@ -7,7 +7,17 @@ from typing import Final, Literal, TypeAlias
 
 import trio
 
-from actors.ports import FrameAccepted, FrameReceived, Positioned, RequestFailed, SessionLost, SpeaksSse, TransportEvent
+from actors.ports import (
+    NO_RIGHTS,
+    FrameAccepted,
+    FrameReceived,
+    Positioned,
+    RequestFailed,
+    Rights,
+    SessionLost,
+    SpeaksSse,
+    TransportEvent,
+)
 from actors.protocol.messages import RequestId
 from actors.protocol.sse import SseDecoder
 from actors.runtime.boundary import Boundary, boundary
@@ -71,14 +81,13 @@ class Endpoint:
     credentials: Credentials | None = None
     """What goes with each request besides the configured headers."""
 
-    @property
-    def usable(self) -> bool:
-        """Whether requests may be sent."""
-        return self.credentials is None or self.credentials.usable
+    def usable(self, rights: Rights) -> bool:
+        """Whether a request with these rights may be sent."""
+        return self.credentials is None or self.credentials.usable(rights)
 
-    def when_usable(self, again: Callable[[], object]) -> bool:
-        """The same; if not, `again` is called when they may."""
-        return self.credentials is None or self.credentials.when_usable(again)
+    def when_usable(self, again: Callable[[], object], rights: Rights) -> bool:
+        """The same; if not, `again` is called when it may."""
+        return self.credentials is None or self.credentials.when_usable(again, rights)
 
     def authorized(self, headers: bytes) -> bytes:
         """With our credentials."""
@@ -127,10 +136,11 @@ class HttpExchange(Exchange):
     SessionLost with its id, or RequestFailed. `over` is called after it, with what the exchange crashed of, if it did;
     not for one that was cancelled or could not be started."""
 
-    __slots__ = ("_answered", "_cancelled", "_end", "_over", "_sent", "id")
+    __slots__ = ("_answered", "_cancelled", "_end", "_over", "_rights", "_sent", "id")
 
-    def __init__(self, end: Endpoint, id: RequestId, over: "Over") -> None:
+    def __init__(self, end: Endpoint, id: RequestId, over: "Over", rights: Rights = NO_RIGHTS) -> None:
         super().__init__()
+        self._rights = rights
         self._end = end
         self._over = over
         self.id = id
@@ -185,7 +195,7 @@ class HttpExchange(Exchange):
         end, tries = self._end, 1
         while end.credentials is not None and tries < TRIES and end.challenges(response):
             challenge = await challenge_of(response, end.limits.refusal)
-            refusal = await end.credentials.refused(response.status, challenge, self._sent)
+            refusal = await end.credentials.refused(response.status, challenge, self._sent, self._rights)
             if refusal is not None:
                 self._fail(refusal.reason, f"{end.name}: {refusal.message}", "no", response.status)
                 self._over(self, None)
@@ -202,7 +212,7 @@ class HttpExchange(Exchange):
         credentials = self._end.credentials
         if credentials is None:
             return headers
-        self._sent = credentials.lines()
+        self._sent = credentials.lines(self._rights)
         return headers + self._sent
 
     @abstractmethod
@@ -275,7 +285,7 @@ class HttpCall(HttpExchange):
         over: "Over",
     ) -> None:
         assert outgoing.id is not None
-        super().__init__(end, outgoing.id, over)
+        super().__init__(end, outgoing.id, over, outgoing.rights)
         self._session = session
         self._outgoing = outgoing
         self._trail = EventTrail(outgoing.after)

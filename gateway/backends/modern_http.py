@@ -58,6 +58,7 @@ class Outgoing(Struct, frozen=True):
     id: RequestId
     frame: bytes
     headers: Headers
+    rights: Rights
 
     @property
     def listens(self) -> bool:
@@ -121,10 +122,10 @@ class ModernHttpTransport(BoundTransport):
             return
         if self._told:
             return
-        outgoing, limits = Outgoing(id, frame, headers), self._end.limits
+        outgoing, limits = Outgoing(id, frame, headers, rights), self._end.limits
         if self._ending.is_set() or len(self._waiting) >= limits.shared or self._waits(frame) > limits.waiting_bytes:
             self._end.emit(RequestFailed(id, "not_sent", f"{self._end.name} takes no more requests", "no"))
-        elif self._nursery is None or not self._has_room(outgoing) or not self._end.usable:
+        elif self._nursery is None or not self._has_room(outgoing) or not self._end.usable(rights):
             self._waiting.append(outgoing)
             self._start_waiting()
         else:
@@ -202,7 +203,7 @@ class ModernHttpTransport(BoundTransport):
 
     def _start_waiting(self) -> None:
         while self._nursery is not None and self._waiting and self._has_room(self._waiting[0]):
-            if self._ending.is_set() or not self._end.when_usable(self._start_waiting):
+            if self._ending.is_set() or not self._end.when_usable(self._start_waiting, self._waiting[0].rights):
                 return
             self._start(self._waiting.popleft())
 
@@ -282,7 +283,7 @@ class _Exchange(HttpExchange):
         outgoing: Outgoing,
         over: Over,
     ) -> None:
-        super().__init__(end, outgoing.id, over)
+        super().__init__(end, outgoing.id, over, outgoing.rights)
         self._own = own
         self._outgoing = outgoing
 

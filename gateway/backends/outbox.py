@@ -3,7 +3,7 @@
 import trio
 from msgspec import Struct
 
-from actors.ports import Headers
+from actors.ports import NO_RIGHTS, Headers, Rights
 from actors.protocol.messages import RequestId
 
 
@@ -17,6 +17,8 @@ class Outgoing(Struct, frozen=True):
     after: str | None = None
     headers: Headers = ()
     """Those of this message alone."""
+    rights: Rights = NO_RIGHTS
+    """With which it is asked."""
 
 
 class Outbox:

@@ -111,7 +111,7 @@ class SseTransport(BoundTransport):
         rights: Rights = NO_RIGHTS,
     ) -> None:
         """POSTs the request, or lets it wait for its turn; what does not fit fails, unexecuted."""
-        outgoing, limits = Outgoing(frame, id, tag), self._end.limits
+        outgoing, limits = Outgoing(frame, id, tag, rights=rights), self._end.limits
         if id is None:
             if not self._posts.put(outgoing) and self._ended is None:
                 self._log.warning("backend_message_dropped", backend=self._end.name, why="outbox full")
@@ -243,9 +243,11 @@ class SseTransport(BoundTransport):
     def _start_waiting(self) -> None:
         end = self._posts_to
         while end is not None and self._waiting and len(self._calls) < end.limits.concurrent and self._ended is None:
+            if not end.when_usable(self._start_waiting, self._waiting[0].rights):
+                return
             outgoing = self._waiting.pop(0)
             assert outgoing.id is not None
-            call = self._calls[outgoing.id] = _Call(end, outgoing.id, self._session, outgoing.frame, self._over)
+            call = self._calls[outgoing.id] = _Call(end, outgoing.id, self._session, outgoing, self._over)
             if (error := call.start()) is not None:
                 self._calls.pop(outgoing.id, None)
                 if not isinstance(error, WireError):
@@ -332,10 +334,10 @@ class _Call(HttpExchange):
 
     __slots__ = ("_frame", "_session", "_status", "unknown")
 
-    def __init__(self, end: Endpoint, id: RequestId, session: HttpSession, frame: bytes, over: Over) -> None:
-        super().__init__(end, id, over)
+    def __init__(self, end: Endpoint, id: RequestId, session: HttpSession, outgoing: Outgoing, over: Over) -> None:
+        super().__init__(end, id, over, outgoing.rights)
         self._session = session
-        self._frame = frame
+        self._frame = outgoing.frame
         self._status: int | None = None
         self.unknown = False
         """Whether the server has said that there is no such session."""

@@ -144,7 +144,7 @@ class StreamableHttpTransport:
     ) -> None:
         """Starts the request, or lets it wait for its turn; what does not fit fails, unexecuted."""
         if id is not None:
-            self._request(id, Outgoing(frame, id, tag, headers=headers))
+            self._request(id, Outgoing(frame, id, tag, headers=headers, rights=rights))
         elif self._posts.put(Outgoing(frame, id, tag)):
             self._begin()
         elif not self._ending:
@@ -265,7 +265,7 @@ class StreamableHttpTransport:
     def _has_work(self) -> bool:
         """Whether there is something to do that needs a task of its own."""
         listener = self._listener
-        waiting = self._waiting and self._has_room and self._end.usable
+        waiting = self._waiting and self._has_room and self._end.usable(self._waiting[0].rights)
         return bool(self._posts or (listener is not None and listener.due) or waiting)
 
     async def _work(self) -> None:
@@ -323,8 +323,10 @@ class StreamableHttpTransport:
         return len(self._calls) < self._end.limits.concurrent
 
     def _start_waiting(self) -> None:
-        while self._waiting and self._has_room and self._running and self._end.when_usable(self._start_waiting):
+        while self._waiting and self._has_room and self._running:
             nursery, outgoing = self._nursery, self._waiting[0]
+            if not self._end.when_usable(self._start_waiting, outgoing.rights):
+                return
             if outgoing.after is not None and nursery is None:
                 self._wake()
                 return

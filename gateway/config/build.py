@@ -51,10 +51,11 @@ _OWN_HEADERS = re.compile(
 )
 """Headers that the transport sets: a second value would contradict it."""
 
-_BUILT: dict[str, Literal["client_credentials", "user", "key"]] = {
+_BUILT: dict[str, Literal["client_credentials", "user", "key", "exchange"]] = {
     "client_credentials": "client_credentials",
     "user": "user",
     "key": "key",
+    "exchange": "exchange",
 }
 _KEY_HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+: ?[ -z|~]*\{key\}[ -z|~]*")
 """One header, and where in its value the key goes."""
@@ -178,16 +179,16 @@ class Builder:
         """None where headers are all there is."""
         auth, path = server.auth, (*path, "auth")
         if auth is None or auth.mode not in _BUILT:
-            if auth is not None and auth.mode not in ("none", "static"):
-                self._add((*path, "mode"), "is not built: `user` and `client_credentials` are")
-                return None
             for key in sorted(auth.model_fields_set - {"mode"}) if auth is not None else ():
                 self._add((*path, to_camel(key)), "has no meaning where `headers` are all there is")
             return None
         self._check_client(auth, path)
+        if auth.audience is not None and auth.mode != "exchange":
+            self._add((*path, "audience"), "is for `exchange`")
+        itself = auth.mode in ("client_credentials", "exchange")
+        if itself and (auth.client_id is None or (auth.client_secret is None and auth.private_key is None)):
+            self._add(path, "needs `clientId` and `clientSecret` (or `privateKey`)")
         if auth.mode == "client_credentials":
-            if auth.client_id is None or (auth.client_secret is None and auth.private_key is None):
-                self._add(path, "needs `clientId` and `clientSecret` (or `privateKey`)")
             if auth.catalog is not None:
                 self._add((*path, "catalog"), "is for servers with an account of each user")
         elif server.sharing in ("shared", "pool"):
@@ -197,7 +198,8 @@ class Builder:
             self._add((*path, "mode"), "sets a header that stands in `headers` too")
         return UpstreamAuth(
             mode=_BUILT[auth.mode],
-            issuer=auth.issuer,
+            issuer=self._exchanges_at(server, auth, path) if auth.mode == "exchange" else auth.issuer,
+            audience=auth.audience,
             client_id=auth.client_id,
             client_secret=_secret(auth.client_secret),
             private_key=_secret(auth.private_key),
@@ -206,6 +208,19 @@ class Builder:
             catalog=_secret(auth.catalog),
             header=auth.header,
         )
+
+    def _exchanges_at(self, server: Server, auth: ServerAuth, path: Path) -> str:
+        """The issuer of tokens that are exchanged: one of the gateway's own, since it is shown nobody else's."""
+        issuers = [section.issuer for section in self.file.gateway.auth.issuers]
+        if not issuers:
+            self._add((*path, "mode"), "needs `gateway.auth.issuers`: whose tokens are exchanged")
+        elif auth.issuer is None and len(issuers) > 1:
+            self._add((*path, "issuer"), "is missing: the one of `gateway.auth.issuers` whose client this is")
+        elif auth.issuer is not None and auth.issuer not in issuers:
+            self._add((*path, "issuer"), "is none of `gateway.auth.issuers`: a token is shown to its own issuer alone")
+        if server.type in WEB_SOCKET_TYPES or (server.url or "").lower().startswith(WEB_SOCKET_SCHEMES):
+            self._add((*path, "mode"), "does not fit a WebSocket: it would go on with a token that has ended")
+        return auth.issuer or (issuers[0] if issuers else "")
 
     def _check_client(self, auth: ServerAuth, path: Path) -> None:
         if auth.client_secret is not None and auth.private_key is not None:

@@ -86,9 +86,11 @@ class ServerAuth(Section):
     mode: Literal["none", "static", "client_credentials", "user", "key", "exchange"]
     """`static` (or `none`): by `headers` alone. `client_credentials`: as itself, by tokens of the server's
     authorization server. `user`: by the account of the user whose call it is, which he connects on our pages. `key`: by
-    an API key that each user gives there. (`exchange` is not built.)"""
+    an API key that each user gives there. `exchange`: by a token that the issuer gives for the one by which the user
+    asks."""
     issuer: str | None = None
-    """The authorization server, if not the first one that the server names; it must be among those that it names."""
+    """The authorization server, if not the first one that the server names; it must be among those that it names. Of
+    `exchange`: which one of `gateway.auth.issuers`, where there are several."""
     client_id: str | None = None
     """Our client there. Without it `user` registers one, where the authorization server allows that."""
     client_secret: SecretStr | None = None
@@ -99,9 +101,11 @@ class ServerAuth(Section):
     """What it signs by."""
     scopes: list[str] = []
     """What to ask for, besides what the server demands; without any, what it names."""
+    audience: str | None = None
+    """Of `exchange`: what the issuer calls the server, besides its URL."""
     catalog: SecretStr | None = None
-    """Of `user` and `key`: a bearer token by which the gateway asks for lists that it shows to users who have not
-    connected yet. No call is ever made with it."""
+    """Of `user`, `key` and `exchange`: a bearer token by which the gateway asks for lists that it shows to users who
+    have not connected yet. No call is ever made with it."""
     header: str = "Authorization: Bearer {key}"
     """Of `key`: the header that carries the key, written where `{key}` stands."""
 

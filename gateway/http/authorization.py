@@ -58,14 +58,18 @@ class Authorization:
         revocations: Revocations | None = None,
         mirror: Callable[[], Awaitable[bytes | None]] | None = None,
         audit: Audit = NO_AUDIT,
+        note: Callable[[Asker, str], Awaitable[None]] | None = None,
     ) -> None:
+        """`note` is told of each good token of an issuer, before what it came with goes on."""
         self._audit = audit
         self._told: OrderedDict[tuple[object, ...], None] = OrderedDict()
         self._gate = gate
+        self._note = note
         self._mirror = mirror
         self._resource = resource
         self._verifier = verifier
         self._revocations = revocations
+        self._issuers = resource.issuers if resource is not None else ()
 
     async def admit(self, scope: Scope, headers: Mapping[str, str], target: Route | None) -> Asker | Answer:
         """Who asks for this; nothing of a body is read before. The answer is to whom that can't be told of."""
@@ -102,6 +106,8 @@ class Authorization:
             return _Refused(self._unauthorized(path, "not valid here"), "unknown")
         if self._revocations is not None and self._revocations.revoked(found):
             return _Refused(self._unauthorized(path, "not valid here"), "revoked")
+        if self._note is not None and found.rights.issuer in self._issuers:
+            await self._note(found, token)
         return found
 
     def _tell(self, found: "Asker | _Refused", peer: str) -> None:

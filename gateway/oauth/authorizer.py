@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable
 from typing import Final, Generic, TypeVar
 
+from actors.ports import NO_RIGHTS, Rights
 from gateway.oauth.challenges import bearer
 from gateway.oauth.sources import RefusedError, Source
 
@@ -12,12 +13,13 @@ Refusal = TypeVar("Refusal")
 
 
 class Authorizer(Generic[Refusal]):
-    """See `gateway.backends.credentials.Credentials`. `refusal` makes what the transport is told where there are no
-    other credentials; `start` runs what brings the source up to date, in a task of the gateway's."""
+    """See `gateway.backends.credentials.Credentials`. `source` is that of the tokens for who asks with such rights.
+    `refusal` makes what the transport is told where there are no other credentials; `start` runs what brings the source
+    up to date, in a task of the gateway's."""
 
     def __init__(
         self,
-        source: Source,
+        source: Callable[[Rights], Source],
         refusal: Callable[[str, str], Refusal],
         start: Callable[[Callable[[], Awaitable[object]]], object],
         line: str = BEARER,
@@ -26,43 +28,43 @@ class Authorizer(Generic[Refusal]):
         self._refusal = refusal
         self._start = start
         self._line = line
-        self._waiting: list[Callable[[], object]] = []
-        self._loading = False
+        self._waiting: dict[Source, list[Callable[[], object]]] = {}
+        """Who waits for a source that is brought up to date."""
 
-    @property
-    def usable(self) -> bool:
+    def usable(self, rights: Rights = NO_RIGHTS) -> bool:
         """Whether what `lines` has may be sent."""
-        return self._source.fresh
+        return self._source(rights).fresh
 
-    def when_usable(self, again: Callable[[], object]) -> bool:
+    def when_usable(self, again: Callable[[], object], rights: Rights = NO_RIGHTS) -> bool:
         """The same; if not, it is brought up to date, and `again` called then."""
-        if self._source.fresh:
+        source = self._source(rights)
+        if source.fresh:
             return True
-        if again not in self._waiting:
-            self._waiting.append(again)
-        if not self._loading:
-            self._loading = True
-            self._start(self._load)
+        waiting = self._waiting.get(source)
+        if waiting is None:
+            waiting = self._waiting[source] = []
+            self._start(lambda: self._load(source))
+        if again not in waiting:
+            waiting.append(again)
         return False
 
-    async def _load(self) -> None:
+    async def _load(self, source: Source) -> None:
         try:
-            await self._source.load()
+            await source.load()
         finally:
-            self._loading = False
-            waiting, self._waiting = self._waiting, []
-            for again in waiting:
+            for again in self._waiting.pop(source):
                 again()
 
-    def lines(self) -> bytes:
+    def lines(self, rights: Rights = NO_RIGHTS) -> bytes:
         """The header with the token."""
-        token = self._source.token
+        token = self._source(rights).token
         return self._line.format(token).encode("latin-1") if token is not None else b""
 
-    async def prepare(self) -> None:
+    async def prepare(self, rights: Rights = NO_RIGHTS) -> None:
         """Brings the source up to date."""
-        if not self._source.fresh:
-            await self._source.load()
+        source = self._source(rights)
+        if not source.fresh:
+            await source.load()
 
     def concern(self, status: int, challenge: str) -> bool:
         """Any 401; and a 403 that says that rights are missing (RFC 6750, section 3.1)."""
@@ -71,12 +73,12 @@ class Authorizer(Generic[Refusal]):
         found = bearer([challenge])
         return found is not None and found.parameters.get("error") == "insufficient_scope"
 
-    async def refused(self, status: int, challenge: str, sent: bytes) -> Refusal | None:
+    async def refused(self, status: int, challenge: str, sent: bytes, rights: Rights = NO_RIGHTS) -> Refusal | None:
         """Has the source see to other tokens."""
         before, _, after = self._line.partition("{}")
         token = sent.decode("latin-1").removeprefix(before).removesuffix(after) if sent else None
         try:
-            await self._source.refused(bearer([challenge]), token, scope=status == 403)
+            await self._source(rights).refused(bearer([challenge]), token, scope=status == 403)
         except RefusedError as error:
             return self._refusal(error.reason, str(error))
         return None

@@ -238,7 +238,7 @@ class Connect:
         return self._with(browser, "Your accounts", pages.accounts(entries, self._csrf(browser)))
 
     def _personal(self) -> list[BackendSpec]:
-        return [spec for spec in self._table().backends.values() if spec.personal]
+        return [spec for spec in self._table().backends.values() if spec.connectable]
 
     async def _entry(self, principal: str, spec: BackendSpec) -> pages.Entry:
         account = self._authorization.account(spec, principal)
@@ -249,7 +249,7 @@ class Connect:
     async def _act(self, request: Request, browser: _Browser, principal: str) -> Page:
         given = self._checked(request, browser)
         spec = self._table().backends.get(given.get("backend", ""))
-        if spec is None or not spec.personal:
+        if spec is None or not spec.connectable:
             raise OAuthError("unknown_server", "there is no such server")
         if given["action"] == "disconnect":
             await self._authorization.disconnect(self._flows, spec, principal)
@@ -263,7 +263,7 @@ class Connect:
     async def _flow(self, request: Request, browser: _Browser, handle: str) -> Page:
         flow = await self._flows.read(handle) if len(handle) < 64 else None
         spec = self._table().backends.get(flow.backend) if flow is not None else None
-        if flow is None or spec is None or not spec.personal or url_of(spec) != flow.url:
+        if flow is None or spec is None or not spec.connectable or url_of(spec) != flow.url:
             words = pages.text("This link is over. Open your accounts, or try again in your client.")
             return self._page(404, "Nothing here", words, pages.link("/connect", "Your accounts"))
         principal = self._principal(request, browser, flow.principal)
@@ -325,7 +325,7 @@ class Connect:
             self._log.warning("connect_refused", backend=pending.backend, why="another principal")
             raise OAuthError("other_principal", "you are not signed in as who began this: begin again")
         spec = self._table().backends.get(pending.backend)
-        if spec is None or not spec.personal or url_of(spec) != pending.url:
+        if spec is None or not spec.connectable or url_of(spec) != pending.url:
             raise OAuthError("unknown_server", "this server is no longer there")
         await self._flows.redeem(pending, spec, answer)
         await self._authorization.account(spec, pending.principal).read()

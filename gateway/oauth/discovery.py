@@ -136,6 +136,21 @@ class Discovery:
         answer = await self._post(issuer, endpoint, client, form, now, trusted)
         return grants.tokens(issuer, answer.status, answer.body, asked, now)
 
+    async def exchange(
+        self,
+        server: AuthorizationServer,
+        client: Client,
+        form: Mapping[str, str],
+        *,
+        asked: tuple[str, ...],
+        now: float,
+        until: float,
+    ) -> Tokens:
+        """What the issuer of a token gives for it. Raises OAuthError."""
+        issuer = server.issuer
+        answer = await self._post(issuer, server.token_endpoint, client, form, now, trusted_by(issuer, issuer))
+        return grants.exchanged(issuer, answer.status, answer.body, asked, now, until)
+
     async def revoke(
         self, issuer: str, endpoint: str, client: Client, token: str, hint: str, now: float, trusted: frozenset[str]
     ) -> None:

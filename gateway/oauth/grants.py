@@ -237,6 +237,36 @@ def client_form(scopes: Sequence[str], resource: str | None) -> dict[str, str]:
     return _for(resource, form)
 
 
+EXCHANGE: Final = "urn:ietf:params:oauth:grant-type:token-exchange"
+ACCESS_TOKEN: Final = "urn:ietf:params:oauth:token-type:access_token"  # noqa: S105 - a kind of token
+ISSUED: Final = frozenset({ACCESS_TOKEN, "urn:ietf:params:oauth:token-type:jwt"})
+"""What may be given for a token: one that a resource takes (RFC 8693, section 2.2.1)."""
+
+
+def exchange_form(subject_token: str, resource: str, audience: str | None, scopes: Sequence[str]) -> dict[str, str]:
+    """For a token for this resource, in place of the one by which its user asks (RFC 8693, section 2.1)."""
+    form = {
+        "grant_type": EXCHANGE,
+        "subject_token": subject_token,
+        "subject_token_type": ACCESS_TOKEN,
+        "requested_token_type": ACCESS_TOKEN,
+    }
+    if audience is not None:
+        form["audience"] = audience
+    if scopes:
+        form["scope"] = " ".join(scopes)
+    return _for(resource, form)
+
+
+def exchanged(issuer: str, status: int, body: bytes, asked: Sequence[str], now: float, until: float) -> Tokens:
+    """The answer to that. It is good until then at the longest. Raises OAuthError."""
+    found = tokens(issuer, status, body, asked, now)
+    if _answer(body).get("issued_token_type") not in ISSUED:
+        raise OAuthError("bad_answer", f"{shown(issuer)} gave something else than an access token")
+    ends = until if found.expires is None else min(until, found.expires)
+    return Tokens(found.access, None, ends, found.scopes)
+
+
 def _for(resource: str | None, form: dict[str, str]) -> dict[str, str]:
     return form | {"resource": resource} if resource is not None else form
 

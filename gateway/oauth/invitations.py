@@ -23,7 +23,7 @@ class Invitations:
 
     def _spec(self, backend: str) -> BackendSpec | None:
         spec = self._table().backends.get(backend)
-        return spec if spec is not None and spec.personal else None
+        return spec if spec is not None and spec.connectable else None
 
     def lacks(self, principal: str, backend: str) -> bool:
         """Whether what this principal has there was refused."""

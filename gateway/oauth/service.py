@@ -2,23 +2,28 @@
 
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Final, Generic, TypeVar
 
 import trio
 
-from actors.ports import Log, Sealer, Shelf
+from actors.ports import Log, Rights, Sealer, Shelf
 from actors.protocol.table import BackendSpec, RemoteTarget
 from actors.runtime.boundary import boundary
 from gateway.oauth.accounts import UserAccount
 from gateway.oauth.authorizer import Authorizer
 from gateway.oauth.discovery import Answer, Discovery, Http
 from gateway.oauth.errors import AwayError
+from gateway.oauth.exchange import Exchange
 from gateway.oauth.flows import Flow, Flows
-from gateway.oauth.sources import ClientCredentials, Fixed, Nothing, Source
+from gateway.oauth.sources import AskedTokens, ClientCredentials, Fixed, Nothing, Source
+from gateway.oauth.subjects import Subjects
 from gateway.oauth.vault import Place, Vault
 
 ACCOUNTS: Final = 10_000
 """Accounts that one process has in hand; the one that was used longest ago is read anew when it is needed."""
+RIGHTS: Final = 64
+"""Sets of rights of one principal that one connection has in hand."""
 
 LOOK: Final = 0.5
 """Seconds after which it is looked again whether an account is connected."""
@@ -42,13 +47,16 @@ class Authorization(Generic[Refusal]):
         wall: Callable[[], float],
     ) -> None:
         self.vault = Vault(shelf, sealer)
+        self.subjects = Subjects(shelf, sealer, wall)
         self.discovery = Discovery(http)
         self._refusal = refusal
         self._log = log
         self._nursery = nursery
         self._wall = wall
         self._accounts: dict[tuple[BackendSpec, str], UserAccount] = {}
-        self._own: dict[str, tuple[BackendSpec, ClientCredentials]] = {}
+        self._own: dict[str, tuple[BackendSpec, AskedTokens]] = {}
+        self._exchanges: dict[str, tuple[BackendSpec, Exchange]] = {}
+        self._exchanged: dict[tuple[BackendSpec, str], AskedTokens] = {}
         self._watched: set[UserAccount] = set()
         self.on_change: list[Callable[[Place], object]] = []
         """Who hears that an account is another one, or is there no more."""
@@ -58,8 +66,14 @@ class Authorization(Generic[Refusal]):
         if spec.auth is None or not isinstance(spec.target, RemoteTarget):
             return None
         line = f"{spec.auth.header.replace('{key}', '{}')}\r\n" if spec.auth.mode == "key" else None
+        return Authorizer(self._sources(spec), self._refusal, self.start, *([line] if line is not None else []))
+
+    def _sources(self, spec: BackendSpec) -> Callable[[Rights], Source]:
+        assert spec.auth is not None
+        if spec.auth.mode == "exchange" and spec.account:
+            return self._by_rights(spec)
         source = self._source(spec)
-        return Authorizer(source, self._refusal, self.start, *([line] if line is not None else []))
+        return lambda rights: source
 
     def _source(self, spec: BackendSpec) -> Source:
         assert spec.auth is not None
@@ -69,13 +83,53 @@ class Authorization(Generic[Refusal]):
             return self.account(spec, spec.account)
         return Fixed(spec.auth.catalog) if spec.auth.catalog is not None else Nothing()
 
-    def _as_itself(self, spec: BackendSpec) -> ClientCredentials:
+    def _as_itself(self, spec: BackendSpec) -> AskedTokens:
         known = self._own.get(spec.name)
         if known is not None and (known[0].target, known[0].auth) == (spec.target, spec.auth):
             return known[1]
-        source = ClientCredentials(spec, url_of(spec), self.discovery, self.vault, self._wall, self._log)
+        ask = ClientCredentials(spec, url_of(spec), self.discovery, self.vault, self._wall)
+        source = AskedTokens(spec.name, ask, self._wall, self._log)
         self._own[spec.name] = (spec, source)
         return source
+
+    # Tokens in place of those by which users ask
+
+    def _by_rights(self, spec: BackendSpec) -> Callable[[Rights], Source]:
+        """Those of one connection, for whoever asks over it."""
+        known: dict[str, AskedTokens] = {}
+
+        def source(rights: Rights) -> Source:
+            found = known.get(rights.digest)
+            if found is None:
+                if len(known) >= RIGHTS:
+                    known.clear()
+                found = known[rights.digest] = self._exchange(spec, rights)
+            return found
+
+        return source
+
+    def _exchange(self, spec: BackendSpec, rights: Rights) -> AskedTokens:
+        """For who asks with these rights; all connections of a principal have the same."""
+        principal, key = spec.account, (spec, rights.digest)
+        found = self._exchanged.pop(key, None)
+        if found is None:
+            ask = partial(self._issuer_of(spec).ask, principal, rights)
+            about = partial(self.subjects.known, principal, rights)
+            found = AskedTokens(spec.name, ask, self._wall, self._log, ahead=True, about=about)
+        self._exchanged[key] = found
+        if len(self._exchanged) > ACCOUNTS:
+            del self._exchanged[next(iter(self._exchanged))]
+        return found
+
+    def _issuer_of(self, spec: BackendSpec) -> Exchange:
+        known = self._exchanges.get(spec.name)
+        if known is not None and (known[0].target, known[0].auth) == (spec.target, spec.auth):
+            return known[1]
+        exchange = Exchange(spec, url_of(spec), self.subjects, self.discovery, self._wall)
+        self._exchanges[spec.name] = (spec, exchange)
+        return exchange
+
+    # Users' accounts
 
     def account(self, spec: BackendSpec, principal: str) -> UserAccount:
         """A user's account at a server."""

@@ -116,43 +116,59 @@ class Nothing:
         raise RefusedError("not_connected", "it is for users who have connected their accounts")
 
 
-class ClientCredentials:
-    """The gateway as itself (OAuth 2.1, client credentials grant). The first 401 shows where the authorization server
-    is; its tokens are kept in memory, and replaced by asking again."""
+class Ask(Protocol):
+    """Asks for tokens."""
+
+    async def __call__(self, challenge: Challenge | None, before: tuple[str, ...]) -> tuple[Tokens, tuple[str, ...]]:
+        """Others, and the scopes that were asked for: `before`, and what the challenge wants. Raises OAuthError."""
+
+
+class AskedTokens:
+    """Tokens that are had by asking. They are kept in memory, and replaced by asking again.
+
+    `ahead`: they are asked for before anything is sent; else the server's first 401 shows where. `about`: what an
+    answer depends on; where it is another one, a failure of before says nothing."""
 
     def __init__(
-        self, spec: BackendSpec, url: str, discovery: Discovery, vault: Vault, wall: Callable[[], float], log: Log
+        self,
+        backend: str,
+        ask: Ask,
+        wall: Callable[[], float],
+        log: Log,
+        *,
+        ahead: bool = False,
+        about: Callable[[], object] = lambda: None,
     ) -> None:
-        assert spec.auth is not None
-        self._spec = spec
-        self._auth: UpstreamAuth = spec.auth
-        self._url = url
-        self._discovery = discovery
-        self._vault = vault
+        self._backend = backend
+        self._ask = ask
         self._wall = wall
         self._log = log
+        self._ahead = ahead
+        self._about = about
         self._tokens: Tokens | None = None
         self._obtained = 0.0
         self._scopes: tuple[str, ...] = ()
         """Those that were asked for last."""
-        self._provider: Provider | None = None
-        self._failed: tuple[float, RefusedError] | None = None
-        """When it could not be had last, and why."""
+        self._failed: tuple[float, object, RefusedError] | None = None
+        """When they could not be had last, about what, and why."""
         self._lock = trio.Lock()
 
     @property
     def token(self) -> str | None:
-        return self._tokens.access if self._tokens is not None else None
+        tokens = self._tokens
+        return tokens.access if tokens is not None and not expired(tokens, self._wall()) else None
 
     @property
     def fresh(self) -> bool:
         tokens = self._tokens
-        return tokens is None or not due(tokens, self._obtained, self._wall()) or self._recent_failure() is not None
+        good = not self._ahead if tokens is None else not due(tokens, self._obtained, self._wall())
+        return good or self._recent_failure() is not None
 
     def _recent_failure(self) -> RefusedError | None:
-        if self._failed is not None and trio.current_time() - self._failed[0] < AGAIN:
-            return self._failed[1]
-        return None
+        if self._failed is None:
+            return None
+        at, about, why = self._failed
+        return why if trio.current_time() - at < AGAIN and about == self._about() else None
 
     async def load(self) -> None:
         async with self._lock:
@@ -186,18 +202,35 @@ class ClientCredentials:
         except AwayError as error:
             self._fail(RefusedError("auth_unavailable", str(error)))
         except OAuthError as error:
-            self._provider = None
             self._fail(RefusedError("auth_refused", str(error)))
         else:
             self._tokens, self._scopes, self._obtained, self._failed = tokens, asked, self._wall(), None
 
     def _fail(self, refusal: RefusedError) -> None:
-        self._failed = (trio.current_time(), refusal)
-        self._log.warning("auth_failed", backend=self._spec.name, reason=refusal.reason, error=str(refusal))
+        self._failed = (trio.current_time(), self._about(), refusal)
+        self._log.warning("auth_failed", backend=self._backend, reason=refusal.reason, error=str(refusal))
         raise refusal
 
-    async def _ask(self, challenge: Challenge | None, before: tuple[str, ...]) -> tuple[Tokens, tuple[str, ...]]:
-        provider = self._provider
+
+class ClientCredentials:
+    """Asks as the gateway itself (OAuth 2.1, client credentials grant), at the authorization server that the server
+    names."""
+
+    def __init__(
+        self, spec: BackendSpec, url: str, discovery: Discovery, vault: Vault, wall: Callable[[], float]
+    ) -> None:
+        assert spec.auth is not None
+        self._spec = spec
+        self._auth: UpstreamAuth = spec.auth
+        self._url = url
+        self._discovery = discovery
+        self._vault = vault
+        self._wall = wall
+        self._provider: Provider | None = None
+
+    async def __call__(self, challenge: Challenge | None, before: tuple[str, ...]) -> tuple[Tokens, tuple[str, ...]]:
+        """As in `Ask`."""
+        provider, self._provider = self._provider, None
         if provider is None or challenge is not None:
             provider = await self._discovery.provider(self._url, challenge, self._auth.issuer)
         client = await configured_client(self._vault, self._spec, self._url, provider)
@@ -220,4 +253,15 @@ class ClientCredentials:
         return tokens, asked
 
 
-__all__ = ["ClientCredentials", "ClientRefusedError", "Fixed", "Nothing", "RefusedError", "Source", "due", "expired"]
+__all__ = [
+    "Ask",
+    "AskedTokens",
+    "ClientCredentials",
+    "ClientRefusedError",
+    "Fixed",
+    "Nothing",
+    "RefusedError",
+    "Source",
+    "due",
+    "expired",
+]

@@ -14,6 +14,7 @@ from actors.ports import Sealer
 from actors.runtime import open_system
 from actors.tree import GatewayActors
 from gateway import lifecycle
+from gateway.authorizing import authorization
 from gateway.config import load
 from gateway.config.settings import Address
 from gateway.http.app import McpApp
@@ -93,8 +94,15 @@ async def open_authorized(
 
             pages = authorizing.pages(settings, ADDRESS, table, who)
             security = Security("127.0.0.1", tokens=dict(settings.auth.tokens) or None)
+            note = authorizing.noting(table)
+            authorize = authorization(settings, ADDRESS, nursery, log, metrics, note=note)
             app = McpApp(
-                actors.door, security, limits, known=lambda name: name in settings.table.endpoints, pages=pages
+                actors.door,
+                security,
+                limits,
+                authorize=authorize,
+                known=lambda name: name in settings.table.endpoints,
+                pages=pages,
             )
             yield Running(actors, authorizing, AsgiHttp(app, nursery), log, metrics, clock)
         nursery.cancel_scope.cancel()

@@ -7,6 +7,7 @@ server is asked it answers with the token by which it was asked, so that a test 
 import base64
 import hashlib
 import json
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -15,9 +16,15 @@ from itertools import count
 from typing import Any
 from urllib.parse import parse_qs, unquote_plus, urlencode, urlsplit
 
+import jwt
 import trio
+from cryptography.hazmat.primitives.asymmetric import ec
+from jwt.algorithms import ECAlgorithm
 
 MODERN = "2026-07-28"
+KEY = ec.generate_private_key(ec.SECP256R1())
+EXCHANGE = "urn:ietf:params:oauth:grant-type:token-exchange"
+ACCESS_TOKEN = "urn:ietf:params:oauth:token-type:access_token"
 
 
 @dataclass
@@ -99,6 +106,8 @@ class OAuthWorld:
     counts: Counter[str] = field(default_factory=Counter)
     numbers: Any = field(default_factory=lambda: count(1))
     on_call: Callable[[str], None] = lambda tool: None
+    issued_type: str | None = ACCESS_TOKEN
+    """What it says that it gives in exchange."""
 
     @property
     def origin(self) -> str:
@@ -116,6 +125,12 @@ class OAuthWorld:
         """No access token of this user is good any more, or none at all."""
         self.access = {t: g for t, g in self.access.items() if user not in ("", g.user)}
 
+    def token_for(self, audience: str, user: str, lives: float = 3600, **claims: Any) -> str:
+        """A token of this issuer for a resource, signed."""
+        now = time.time()
+        whole = {"iss": self.origin, "sub": user, "aud": audience, "iat": now, "exp": now + lives} | claims
+        return jwt.encode(whole, KEY, "ES256", headers={"kid": "one", "typ": "at+jwt"})
+
     # Answers
 
     def answer(self, asked: Asked) -> Reply:
@@ -129,6 +144,9 @@ class OAuthWorld:
             )
         if path == "/.well-known/oauth-authorization-server":
             return _json(self._metadata())
+        if path == "/jwks":
+            public = ECAlgorithm.to_jwk(KEY.public_key(), as_dict=True)
+            return _json({"keys": [public | {"kid": "one", "alg": "ES256"}]})
         if path == "/register" and self.dcr:
             name = f"dcr-{next(self.numbers)}"
             return _json({"client_id": name, **asked.message, "client_secret_expires_at": 0}, 201)
@@ -153,6 +171,7 @@ class OAuthWorld:
             "authorization_endpoint": f"{self.origin}/authorize",
             "token_endpoint": f"{self.origin}/token",
             "revocation_endpoint": f"{self.origin}/revoke",
+            "jwks_uri": f"{self.origin}/jwks",
             "token_endpoint_auth_methods_supported": ["none", "client_secret_basic"],
             "authorization_response_iss_parameter_supported": self.iss,
             "client_id_metadata_document_supported": self.cimd,
@@ -183,6 +202,8 @@ class OAuthWorld:
         match form["grant_type"]:
             case "client_credentials":
                 return self._give(Granted("itself", client, form.get("scope", ""), form.get("resource", "")), False)
+            case grant if grant == EXCHANGE:
+                return self._exchange(form, client)
             case "authorization_code":
                 granted, query = self.codes.pop(form["code"], (None, {}))
                 digest = base64.urlsafe_b64encode(hashlib.sha256(form["code_verifier"].encode()).digest())
@@ -208,6 +229,20 @@ class OAuthWorld:
                     self.used[token] = self.refresh.pop(token)
                 return self._give(found, self.rotates)
         return _json({"error": "unsupported_grant_type"}, 400)
+
+    def _exchange(self, form: dict[str, str], client: str) -> Reply:
+        """RFC 8693: for a token of its own that is still good."""
+        assert form["subject_token_type"] == ACCESS_TOKEN
+        try:
+            claims = jwt.decode(
+                form["subject_token"], KEY.public_key(), ["ES256"], options={"verify_aud": False}, issuer=self.origin
+            )
+        except jwt.PyJWTError:
+            return _json({"error": "invalid_request"}, 400)
+        granted = Granted(claims["sub"], client, form.get("scope", claims.get("scope", "")), form["resource"])
+        status, headers, body = self._give(granted, False)
+        more = {"issued_token_type": self.issued_type} if self.issued_type is not None else {}
+        return status, headers, json.dumps(json.loads(body) | more).encode()
 
     def _client(self, asked: Asked) -> str | None:
         header = asked.headers.get("authorization", "")

@@ -198,7 +198,8 @@ def send(upstream: Upstream, running: Running) -> Step:
             more = {"inputResponses": running.answers or None, "requestState": running.state or None}
             params = payload.replace_members(params, more)
         mirrored = _mirrored(upstream, called) if upstream.mirrors else ()
-        sent = request(upstream, id, called.method, params, client, level, id if called.progress else None, mirrored)
+        token = id if called.progress else None
+        sent = request(upstream, id, called.method, params, client, level, token, mirrored, called.rights)
     except errors.Malformed as malformed:
         return upstream, [ev.Finish(called.call, False, malformed.error.raw)]
     running = running if running.level == level else replace(running, level=level)

@@ -50,7 +50,7 @@ class Called(Struct, frozen=True):
     progress: bool = False
     mends: bool = True
     rights: Rights = NO_RIGHTS
-    """With which it is asked: for the other kind of connection, should the backend have sessions."""
+    """With which it is asked."""
 
 
 class Notified(Struct, frozen=True):

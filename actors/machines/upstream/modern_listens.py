@@ -46,6 +46,7 @@ from actors.protocol.filter import Filter
 from actors.protocol.messages import RequestId
 from actors.protocol.methods import ACKNOWLEDGED, LIST_CHANGED, SUBSCRIBE, UPDATED
 from actors.protocol.persistent import EMPTY_MAP, PersistentMap
+from actors.protocol.rights import NO_RIGHTS
 
 LISTEN: Final = "subscriptions/listen"
 ACK_WITHIN: Final = 10.0
@@ -71,10 +72,10 @@ def listened(upstream: Upstream, event: Called) -> Step:
 def _open(upstream: Upstream, listen: Listen) -> Step:
     upstream, id = numbered(upstream)
     called = listen.called
-    client = called.client if called is not None else NOBODY
+    client, rights = (called.client, called.rights) if called is not None else (NOBODY, NO_RIGHTS)
     params = called.params if called is not None else payload.dumps({"notifications": listen.filter.raw})
     try:
-        send = request(upstream, id, LISTEN, params, client)
+        send = request(upstream, id, LISTEN, params, client, rights=rights)
     except errors.Malformed as malformed:
         return upstream, [] if called is None else [ev.Finish(called.call, False, malformed.error.raw)]
     if listen.owner is not None:

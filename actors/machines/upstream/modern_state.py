@@ -18,6 +18,7 @@ from actors.protocol.filter import Filter
 from actors.protocol.headers import Mirrored
 from actors.protocol.messages import EMPTY, RequestId
 from actors.protocol.persistent import EMPTY_MAP, PersistentMap
+from actors.protocol.rights import NO_RIGHTS, Rights
 
 
 class Phase(Enum):
@@ -249,13 +250,14 @@ def request(
     level: str | None = None,
     token: str | None = None,
     mirrored: Sequence[Mirrored] = (),
+    rights: Rights = NO_RIGHTS,
 ) -> ev.Send:
-    """A request as it is sent; `mirrored` is what a tool wants in headers. Raises Malformed for params that are no
-    object."""
+    """A request as it is sent; `mirrored` is what a tool wants in headers, `rights` are those with which it is asked.
+    Raises Malformed for params that are no object."""
     info = client.info or upstream.info
     params = meta.stamp(params, capabilities=client.capabilities, info=info, level=level, token=token)
     own = headers.outbound(method, params, mirrored) if upstream.related else ()
-    return ev.Send(codec.encode_request(id, method, params), id=id, headers=own)
+    return ev.Send(codec.encode_request(id, method, params), id=id, headers=own, rights=rights)
 
 
 def put(upstream: Upstream, id: RequestId, pending: Pending) -> Upstream:

@@ -1,0 +1,74 @@
+"""Tokens of users for a server, in place of those by which they ask (RFC 8693, token exchange).
+
+The token by which a user asks is shown to its own issuer alone, by the gateway as the client that it is there; the
+server gets what the issuer gives for it, which ends when that token does. Each user has his own for each server, and
+for each set of rights with which he asks: a client that may little at the gateway may not more at the server.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+import trio
+
+from actors.ports import Rights
+from actors.protocol.table import BackendSpec, UpstreamAuth
+from gateway.oauth import grants
+from gateway.oauth.challenges import Challenge
+from gateway.oauth.discovery import Discovery
+from gateway.oauth.errors import OAuthError, shown
+from gateway.oauth.grants import Client, Tokens
+from gateway.oauth.metadata import AuthorizationServer
+from gateway.oauth.subjects import Subjects
+
+METADATA_FRESH: Final = 300.0
+"""Seconds for which it is known where the issuer exchanges tokens."""
+
+
+class Exchange:
+    """For one server: how the gateway asks the issuer."""
+
+    def __init__(
+        self, spec: BackendSpec, url: str, subjects: Subjects, discovery: Discovery, wall: Callable[[], float]
+    ) -> None:
+        assert spec.auth is not None
+        assert spec.auth.issuer is not None
+        self._auth: UpstreamAuth = spec.auth
+        self._issuer = spec.auth.issuer
+        self._url = url
+        self._subjects = subjects
+        self._discovery = discovery
+        self._wall = wall
+        self._server: tuple[float, AuthorizationServer] | None = None
+
+    async def ask(
+        self, principal: str, rights: Rights, challenge: Challenge | None, before: tuple[str, ...]
+    ) -> tuple[Tokens, tuple[str, ...]]:
+        """As `sources.Ask`, for who asks with these rights."""
+        subject = await self._subjects.find(principal, rights)
+        if subject is None or subject.issuer != self._issuer:
+            raise OAuthError("no_subject", f"it is for who asks by a token of {shown(self._issuer)}")
+        challenged = challenge.scopes if challenge is not None else None
+        asked = tuple(dict.fromkeys((*before, *self._auth.scopes, *(challenged or ()))))
+        form = grants.exchange_form(subject.token, self._url, self._auth.audience, asked)
+        server = await self._metadata()
+        now = self._wall()
+        try:
+            tokens = await self._discovery.exchange(
+                server, self._client(server), form, asked=asked, now=now, until=subject.until
+            )
+        except OAuthError:
+            self._server = None  # it may be elsewhere by now
+            raise
+        return tokens, asked
+
+    async def _metadata(self) -> AuthorizationServer:
+        now = trio.current_time()
+        if self._server is None or now - self._server[0] >= METADATA_FRESH:
+            self._server = (now, await self._discovery.server(self._issuer))
+        return self._server[1]
+
+    def _client(self, server: AuthorizationServer) -> Client:
+        auth = self._auth
+        assert auth.client_id is not None
+        method = grants.method_for(server, secret=auth.client_secret is not None, key=auth.private_key is not None)
+        return Client(auth.client_id, method, auth.client_secret, auth.private_key, auth.algorithm)

@@ -1,0 +1,110 @@
+"""The tokens by which users ask, where servers want others in their place (`exchange`).
+
+The replica that verified a token may not be the one whose connection needs it: so it stands on the shelf, sealed for
+its principal and the rights that it gives, until it ends. It goes to its own issuer and nowhere else.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from actors.ports import NO_RIGHTS, Asker, Rights, Sealer, Shelf, Shelved
+from gateway.oauth.errors import AwayError
+from gateway.oauth.vault import shelf_key, there
+
+REMEMBERED: Final = 10_000
+"""Tokens that one process has in hand; those of which nobody has asked for longest are read again."""
+UNTOLD: Final = 3600.0
+"""Seconds for which a token is kept that does not say when it ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A token that was good when it came. `until`: by the wall clock."""
+
+    issuer: str
+    token: str = field(repr=False)
+    until: float
+
+
+class _Sealed(Struct):
+    issuer: str
+    token: str
+    until: float
+
+
+class Subjects:
+    """Of all replicas."""
+
+    def __init__(self, shelf: Shelf, sealer: Sealer, wall: Callable[[], float]) -> None:
+        self._shelf = shelf
+        self._sealer = sealer
+        self._wall = wall
+        self._known: OrderedDict[str, Subject] = OrderedDict()
+        self._seen: OrderedDict[bytes, None] = OrderedDict()
+        """Digests of tokens that were noted."""
+
+    async def note(self, asker: Asker, token: str) -> None:
+        """Somebody asks by this token. The one that came first last counts; it is written once."""
+        rights, principal = asker.rights, asker.principal.name
+        key, now = _key(principal, rights), self._wall()
+        known = self._known.get(key)
+        if known is not None and known.token == token and known.until > now + UNTOLD / 2:
+            return
+        digest = sha256(token.encode()).digest()
+        if digest in self._seen and known is not None and known.until > now and rights.expiry is not None:
+            return
+        self._seen[digest] = None
+        if len(self._seen) > REMEMBERED:
+            self._seen.popitem(last=False)
+        until = rights.expiry if rights.expiry is not None else now + UNTOLD
+        subject = Subject(rights.issuer, token, until)
+        for place in (key, _key(principal, NO_RIGHTS)):
+            self._know(place, subject)
+            await self._shelf.put(place, self._seal(place, subject), max(1.0, until - now))
+
+    async def find(self, principal: str, rights: Rights) -> Subject | None:
+        """The one by which this principal asks with these rights; without any, that by which he came last. Raises
+        AwayError."""
+        key = _key(principal, rights)
+        subject = self._known.get(key)
+        # The gateway's own requests follow what came to any replica.
+        if subject is None or subject.until <= self._wall() or rights == NO_RIGHTS:
+            try:
+                subject = self._opened(key, there(await self._shelf.read(key))) or subject
+            except AwayError:
+                if subject is None:
+                    raise
+            if subject is not None:
+                self._know(key, subject)
+        return subject if subject is not None and subject.until > self._wall() else None
+
+    def known(self, principal: str, rights: Rights) -> Subject | None:
+        """The same, as far as this process knows."""
+        return self._known.get(_key(principal, rights))
+
+    def _know(self, key: str, subject: Subject) -> None:
+        self._known[key] = subject
+        self._known.move_to_end(key)
+        if len(self._known) > REMEMBERED:
+            self._known.popitem(last=False)
+
+    def _seal(self, key: str, subject: Subject) -> bytes:
+        plain = msgspec.json.encode(_Sealed(subject.issuer, subject.token, subject.until))
+        return self._sealer.seal(plain, b"subject " + key.encode()).encode()
+
+    def _opened(self, key: str, found: Shelved | None) -> Subject | None:
+        plain = self._sealer.unseal(found.value.decode(), b"subject " + key.encode()) if found is not None else None
+        if plain is None:
+            return None
+        sealed = msgspec.json.decode(plain, type=_Sealed)
+        return Subject(sealed.issuer, sealed.token, sealed.until)
+
+
+def _key(principal: str, rights: Rights) -> str:
+    return shelf_key("subject", principal, rights.digest)

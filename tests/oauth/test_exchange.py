@@ -1,0 +1,189 @@
+"""Servers that get, in place of the token by which a user asks, one that its issuer gives for it (RFC 8693)."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from actors.protocol.table import Limits
+from gateway.config.problems import ConfigError
+from gateway.oauth import sources
+from gateway.store.memory import MemoryStore
+from tests.support.authorized import Running, open_authorized
+from tests.support.oauth import EXCHANGE, OAuthWorld, open_oauth_world
+
+RESOURCE = "http://127.0.0.1:8080/mcp"
+ERAS = pytest.mark.parametrize("era", ["legacy", "modern"])
+
+
+def configured(world: OAuthWorld, **auth: Any) -> dict[str, Any]:
+    given = {"mode": "exchange", "clientId": "gw", "clientSecret": "gw secret"} | auth
+    return {
+        "mcpServers": {"a": {"url": world.url, "auth": given}},
+        "gateway": {"auth": {"issuers": [{"issuer": world.origin}], "tokens": {"robot": "R" * 32}}},
+    }
+
+
+async def call(gateway: Running, token: str, era: str, tool: str = "a__whoami", path: str = "/mcp") -> Any:
+    """The result of one call by a client of either era."""
+    if era == "modern":
+        return await gateway.modern(path, token=token).start_call(tool).complete()
+    client = gateway.legacy(path, token=token)
+    await client.connect()
+    return await client.call(tool)
+
+
+def user_of(result: Any) -> str:
+    found: str = json.loads(result["content"][0]["text"])["user"]
+    return found
+
+
+def exchanges(world: OAuthWorld) -> list[dict[str, str]]:
+    return [a.form for a in world.asked if a.path == "/token"]
+
+
+@ERAS
+@pytest.mark.parametrize("path", ["/mcp", "/mcp/a"])
+@pytest.mark.parametrize("kind", ["legacy", "modern"])
+async def test_a_call_goes_with_what_the_issuer_gives_for_its_users_token(
+    kind: str, path: str, era: str, tmp_path: Path
+) -> None:
+    async with open_oauth_world(eras=kind) as world, open_authorized(configured(world), tmp_path) as gateway:
+        tool = "a__whoami" if path == "/mcp" else "whoami"
+        token = world.token_for(RESOURCE, "ann")
+        for _ in range(2):
+            assert user_of(await call(gateway, token, era, tool, path)) == "ann"
+        forms = exchanges(world)
+        assert {form["grant_type"] for form in forms} == {EXCHANGE}
+        assert {form["subject_token"] for form in forms} == {token}
+        assert {form["resource"] for form in forms} == {world.url}
+        assert len(forms) <= 2, "once for the user's rights, and once for what the gateway asks itself"
+        # Attack 2: its own issuer alone has seen it.
+        assert token not in repr([asked for asked in world.asked if asked.path != "/token"])
+        assert token not in repr(gateway.log.events) + repr(gateway.metrics.numbers())
+        assert "canary-" not in repr(gateway.log.events) + repr(gateway.metrics.numbers())
+
+
+@ERAS
+async def test_each_user_has_his_own_and_each_set_of_rights_too(era: str, tmp_path: Path) -> None:
+    async with open_oauth_world() as world, open_authorized(configured(world), tmp_path) as gateway:
+        tokens = {
+            "ann": world.token_for(RESOURCE, "ann", scope="mcp"),
+            "ann may more": world.token_for(RESOURCE, "ann", scope="mcp write"),
+            "bob": world.token_for(RESOURCE, "bob", scope="mcp"),
+        }
+        seen: dict[str, set[str]] = {name: set() for name in tokens}
+        given: dict[str, set[str]] = {name: set() for name in tokens}
+        for _ in range(3):
+            for name, token in tokens.items():
+                before = len(world.calls())
+                seen[name].add(user_of(await call(gateway, token, era)))
+                given[name].add(world.access[world.calls()[before].token].scopes)
+        assert seen == {"ann": {"ann"}, "ann may more": {"ann"}, "bob": {"bob"}}
+        assert given == {"ann": {"mcp"}, "ann may more": {"mcp write"}, "bob": {"mcp"}}
+
+
+@ERAS
+async def test_it_ends_with_the_token_by_which_its_user_asks(era: str, tmp_path: Path) -> None:
+    async with open_oauth_world() as world, open_authorized(configured(world), tmp_path) as gateway:
+        short = world.token_for(RESOURCE, "ann", 30)
+        assert user_of(await call(gateway, short, era)) == "ann"
+        last = world.calls()[-1].token
+        gateway.pass_time(31)  # the gateway takes it for a while longer, since clocks may be apart
+        longer = world.token_for(RESOURCE, "ann", 3600)
+        assert user_of(await call(gateway, longer, era)) == "ann"
+        assert world.calls()[-1].token != last
+        assert exchanges(world)[-1]["subject_token"] == longer
+
+
+@ERAS
+async def test_another_replica_exchanges_the_token_that_came_to_the_first(era: str, tmp_path: Path) -> None:
+    """It is not in the letter, but sealed on the shelf: for this principal and these rights."""
+    store = MemoryStore(Limits(), trio.current_time)
+    folders = [tmp_path / "1", tmp_path / "2"]
+    for folder in folders:
+        folder.mkdir()
+    async with (
+        open_oauth_world() as world,
+        open_authorized(configured(world), folders[0], store=store) as one,
+        open_authorized(configured(world), folders[1], store=store.beside()) as other,
+    ):
+        token = world.token_for(RESOURCE, "ann")
+        assert user_of(await call(one, token, era)) == "ann"
+        subjects = other.authorizing.authorization.subjects
+        key = f"{len(world.origin)}:{world.origin}:3:ann"
+        noted = next(iter(one.authorizing.authorization.subjects._known.values()))
+        assert noted.token == token
+        from actors.ports import NO_RIGHTS
+
+        found = await subjects.find(key, NO_RIGHTS)
+        assert found is not None
+        assert found.token == token
+        assert await subjects.find("another", NO_RIGHTS) is None
+        assert token not in repr(vars(store.shelf)) + repr(found)
+
+
+@ERAS
+async def test_who_asks_by_a_token_of_nobodys_can_not_use_it(era: str, tmp_path: Path) -> None:
+    async with open_oauth_world() as world, open_authorized(configured(world), tmp_path) as gateway:
+        with pytest.raises(Exception) as refused:
+            await call(gateway, "R" * 32, era, "whoami", "/mcp/a")
+        assert "auth_refused" in repr(vars(refused.value))
+        assert exchanges(world) == []
+        assert "R" * 32 not in repr(world.asked)
+        status = gateway.actors.backends.status.get("a")
+        assert status is None or status.failures == 0
+
+
+@ERAS
+@pytest.mark.parametrize("said", [None, "urn:ietf:params:oauth:token-type:refresh_token"])
+async def test_what_is_no_access_token_goes_nowhere(said: str | None, era: str, tmp_path: Path) -> None:
+    async with open_oauth_world(issued_type=said) as world, open_authorized(configured(world), tmp_path) as gateway:
+        with pytest.raises(Exception) as refused:
+            await call(gateway, world.token_for(RESOURCE, "ann"), era, "whoami", "/mcp/a")
+        assert "auth_refused" in repr(vars(refused.value))
+        assert "canary-" not in repr([asked for asked in world.asked if asked.path == "/mcp"])
+
+
+@ERAS
+async def test_an_issuer_that_is_away_is_no_fault_of_the_user(
+    era: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_oauth_world() as world, open_authorized(configured(world), tmp_path) as gateway:
+        token = world.token_for(RESOURCE, "ann")
+        world.token_status = 503
+        with pytest.raises(Exception) as refused:
+            await call(gateway, token, era, "whoami", "/mcp/a")
+        assert "auth_unavailable" in repr(vars(refused.value))
+        world.token_status = 200
+        monkeypatch.setattr(sources, "AGAIN", 0.0)
+        assert user_of(await call(gateway, token, era, "whoami", "/mcp/a")) == "ann"
+
+
+@ERAS
+async def test_missing_rights_are_asked_for_at_the_issuer(era: str, tmp_path: Path) -> None:
+    async with (
+        open_oauth_world(needs={"admin": "mcp admin"}) as world,
+        open_authorized(configured(world, scopes=["mcp"], audience="tracker"), tmp_path) as gateway,
+    ):
+        token = world.token_for(RESOURCE, "ann")
+        assert user_of(await call(gateway, token, era)) == "ann"
+        assert user_of(await call(gateway, token, era, "a__admin")) == "ann"
+        assert exchanges(world)[-1]["scope"] == "mcp admin"
+        assert exchanges(world)[-1]["audience"] == "tracker"
+
+
+@pytest.mark.parametrize(
+    ("auth", "told"),
+    [
+        ({"clientSecret": None}, "clientSecret"),
+        ({"issuer": "https://another.example"}, "is none of `gateway.auth.issuers`"),
+    ],
+)
+async def test_what_could_not_work_is_refused_at_start(auth: dict[str, Any], told: str, tmp_path: Path) -> None:
+    async with open_oauth_world() as world:
+        with pytest.raises(ConfigError, match=told):
+            async with open_authorized(configured(world, **auth), tmp_path):
+                pass
