@@ -236,6 +236,7 @@ class Gateway:
                 settings.secrets,
                 connections=places.servers,
                 credentials=authorizing.credentials,
+                key=authorizing.key,
                 descriptors=before,
                 new_privileges=settings.new_privileges,
                 pools=self._pools,

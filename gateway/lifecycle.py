@@ -50,9 +50,11 @@ from gateway.backends.connector import (
     CONNECTIONS,
     CredentialsOf,
     HttpConnector,
+    KeyOf,
     StdioConnector,
     TargetConnector,
     no_credentials,
+    no_key,
 )
 from gateway.backends.http_call import HttpLimits
 from gateway.backends.native import NativeTransport
@@ -209,6 +211,7 @@ async def open_connector(
     *,
     connections: int = CONNECTIONS,
     credentials: CredentialsOf = no_credentials,
+    key: KeyOf = no_key,
     descriptors: tuple[int, int] | None = None,
     new_privileges: bool = False,
     pools: Callable[[], Iterable[BackendSpec]] = tuple,
@@ -228,6 +231,7 @@ async def open_connector(
             stderr_lines=limits.stderr_lines,
             descriptors=descriptors,
         ),
+        key=key,
         redact=secrets.foreign if isinstance(secrets, KnownSecrets) else Redaction(secrets).foreign,
     )
     try:

@@ -183,6 +183,7 @@ async def open_client(target: Target) -> AsyncIterator[Client]:
             limits,
             target.secrets,
             credentials=authorizing.credentials,
+            key=authorizing.key,
             new_privileges=target.new_privileges,
         ) as connector,
         open_system(lifecycle.crash_logger(log, metrics)) as system,

@@ -61,6 +61,7 @@ async def _serve(settings: Settings, channel: StandardStreams) -> None:
             limits,
             settings.secrets,
             credentials=authorizing.credentials,
+            key=authorizing.key,
             new_privileges=settings.new_privileges,
         ) as connector,
         open_system(lifecycle.crash_logger(log, metrics)) as system,

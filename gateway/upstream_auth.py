@@ -11,7 +11,7 @@ import trio
 
 from actors.ports import ANONYMOUS, Accounts, Answer, Asker, Log, Sealer, Shelf
 from actors.protocol.table import BackendSpec, Table
-from gateway.backends.credentials import Credentials, Refusal
+from gateway.backends.credentials import Credentials, ProcessKey, Refusal
 from gateway.config import Settings
 from gateway.config.settings import Address, Browser
 from gateway.http.app import ServePage
@@ -62,6 +62,10 @@ class Authorizing:
                 await self.authorization.subjects.note(asker, token)
 
         return note
+
+    def key(self, spec: BackendSpec) -> ProcessKey | None:
+        """What is in the environment of a user's own process; None: nothing that is his alone."""
+        return self.authorization.key(spec) if spec.auth is not None else None
 
     # Users' accounts
 

@@ -43,6 +43,7 @@ class _WaitOver:
 @dataclass(frozen=True, slots=True)
 class _ReportDue:
     backend: str
+    account: str
 
 
 Message: TypeAlias = ToBackends | Replaced | Down | _ReportDue | _WaitOver
@@ -51,6 +52,11 @@ SHOWN = 100
 """Characters of a server's own name and version that are kept for operators."""
 REPORT_EVERY = 60.0
 """Seconds between two lines of the log about one backend that fails for one reason; each says how often it failed."""
+
+ACCOUNTS = 4096
+"""Users' accounts with which something is wrong that are remembered, over all backends."""
+EVERYBODYS = frozenset({"connection_refused", "spawn_failed"})
+"""Reasons that are the same with any account: nothing was sent yet by which it could be known."""
 
 
 @dataclass(slots=True)
@@ -118,6 +124,10 @@ class Backends(Actor):
         self._services = services
         self._living = upstreams
         self.status = status
+        self._accounts: dict[tuple[str, str], Status] = {}
+        """By backend and account: those with which something is wrong."""
+        self._tries: dict[Ref, str] = {}
+        """Upstream connections that try such an account."""
         self._places: dict[Ref, str] = {}
         """The upstream connections that hold a place for a child process."""
         self._waiting: dict[Ref, str] = {}
@@ -139,10 +149,10 @@ class Backends(Actor):
 
     def receive(self, message: Message) -> None:
         match message:
-            case RequestPermit(upstream, backend):
-                self._ask(upstream, backend)
-            case Connected(backend, server_info):
-                self._connected(backend, server_info)
+            case RequestPermit(upstream, backend, account):
+                self._ask(upstream, backend, account)
+            case Connected(backend, server_info, account):
+                self._connected(backend, server_info, account)
             case Failure():
                 self._failed(message)
             case UpstreamMoved(upstream, backend, phase):
@@ -151,13 +161,14 @@ class Backends(Actor):
                 self._returned(upstream)
             case Present():
                 self._counted(message)
-            case _ReportDue(backend):
-                self._report_due(backend)
+            case _ReportDue(backend, account):
+                self._report_due(backend, account)
             case Replaced(before):
                 self._forget(replaced(before, self._services.table.value))
             case Down(ref=upstream):
                 self._moved(upstream, None)
                 self._waiting.pop(upstream, None)
+                self._tries.pop(upstream, None)
                 self._uncounted.discard(upstream)
                 self.ctx.cancel_timer(upstream)
                 self._returned(upstream)
@@ -168,10 +179,19 @@ class Backends(Actor):
 
     # How the backends are
 
-    def _of(self, backend: str) -> Status:
-        return self.status.setdefault(backend, Status())
+    def _of(self, backend: str, account: str = "") -> Status:
+        """What is known of a backend; or of one user's account there, which says nothing of those of others."""
+        if not account:
+            return self.status.setdefault(backend, Status())
+        status = self._accounts.pop((backend, account), None) or Status()
+        self._accounts[backend, account] = status
+        if len(self._accounts) > ACCOUNTS:
+            del self._accounts[next(iter(self._accounts))]
+        return status
 
-    def _connected(self, backend: str, server_info: ServerInfo | None) -> None:
+    def _connected(self, backend: str, server_info: ServerInfo | None, account: str) -> None:
+        if account:
+            self._accounts.pop((backend, account), None)
         status = self._of(backend)
         status.connections += 1
         if server_info is not None:
@@ -183,22 +203,28 @@ class Backends(Actor):
         self._set(backend, br.succeeded(status.breaker))
 
     def _failed(self, failure: Failure) -> None:
-        status = self._of(failure.backend)
+        account = "" if failure.reason in EVERYBODYS else failure.account
+        status = self._of(failure.backend, account)
         status.failure = failure
         status.failures += 1
         status.unlogged += 1
         self._services.telemetry.count("stagedoor_backend_failures_total", (failure.backend, failure.reason))
         now = self.ctx.now()
-        self._set(failure.backend, br.failed(status.breaker, now, self._services.jitter()))
+        breaker = br.failed(status.breaker, now, self._services.jitter())
+        if account:
+            status.breaker = breaker
+        else:
+            self._set(failure.backend, breaker)
         due = status.logged.get((failure.reason, failure.ran), -REPORT_EVERY) + REPORT_EVERY
         if now >= due:
             self._report(failure.backend, status, failure)
         elif status.unlogged == 1:
-            self.ctx.set_timer(("report", failure.backend), due - now, _ReportDue(failure.backend))
+            again = _ReportDue(failure.backend, account)
+            self.ctx.set_timer(("report", failure.backend, account), due - now, again)
 
-    def _report_due(self, backend: str) -> None:
+    def _report_due(self, backend: str, account: str) -> None:
         """It went on failing, or failed again: how often, is told in one line."""
-        status = self.status.get(backend)
+        status = self._accounts.get((backend, account)) if account else self.status.get(backend)
         if status is not None and status.unlogged and status.failure is not None:
             self._report(backend, status, status.failure)
 
@@ -215,13 +241,16 @@ class Backends(Actor):
         )
         status.unlogged = 0
         status.logged[failure.reason, failure.ran] = self.ctx.now()
-        self.ctx.cancel_timer(("report", backend))
+        account = "" if failure.reason in EVERYBODYS else failure.account
+        self.ctx.cancel_timer(("report", backend, account))
 
     def _forget(self, backends: Iterable[str]) -> None:
         """They are no more, or are others now: how they were says nothing."""
         for backend in backends:
             if self.status.pop(backend, None) is not None:
                 self._services.telemetry.gauge("stagedoor_backend_up", UP[br.BreakerState.CLOSED], (backend,))
+            for key in [key for key in self._accounts if key[0] == backend]:
+                del self._accounts[key]
 
     def _set(self, backend: str, breaker: br.Breaker) -> None:
         status = self._of(backend)
@@ -251,10 +280,21 @@ class Backends(Actor):
         status = self.status.get(backend)
         if status is not None and status.breaker.trial is upstream:
             self._set(backend, br.undecided(status.breaker, self.ctx.now(), upstream))
+        account = self._tries.pop(upstream, None)
+        own = self._accounts.get((backend, account)) if account is not None else None
+        if own is not None:
+            own.breaker = br.undecided(own.breaker, self.ctx.now(), upstream)
 
     # Permits
 
-    def _ask(self, upstream: Ref, backend: str) -> None:
+    def _ask(self, upstream: Ref, backend: str, account: str) -> None:
+        own = self._accounts.get((backend, account)) if account else None
+        if own is not None:
+            own.breaker, allowed = br.attempt(own.breaker, self.ctx.now(), upstream)
+            if not allowed:
+                upstream.reply(Denied(unreachable(backend, own).raw))
+                return
+            self._tries[upstream] = account
         status = self._of(backend)
         breaker, allowed = br.attempt(status.breaker, self.ctx.now(), upstream)
         self._set(backend, breaker)
@@ -311,7 +351,7 @@ class Backends(Actor):
             self._places[upstream] = backend
             self._count_places(backend)
         if present.asks and upstream not in self._waiting:
-            self._ask(upstream, backend)
+            self._ask(upstream, backend, present.account)
         self._let_in()
 
     def _wait_over(self, upstream: Ref) -> None:

@@ -241,7 +241,7 @@ class Connection(Actor):
             case Recount():
                 asks = self._phase is Phase.CONNECTING and self._transport is None
                 holds = self._kind == "stdio" and self._tasks > 0
-                self._backends.reply(Present(self._me, self._backend, self._phase, holds, asks))
+                self._backends.reply(Present(self._me, self._backend, self._phase, holds, asks, self._account))
             case Spare():
                 if not self._subscribers.members:
                     self._shut()
@@ -392,7 +392,7 @@ class Connection(Actor):
     def _works(self, server_info: ev.ServerInfo | None = None) -> None:
         """The server that is configured does, if it is this one."""
         if not self._former:
-            self._backends.reply(Connected(self._backend, server_info))
+            self._backends.reply(Connected(self._backend, server_info, self._account))
 
     @property
     def _spec(self) -> BackendSpec | None:
@@ -533,7 +533,7 @@ class Connection(Actor):
 
     def _request_permit(self, effect: ev.Connect) -> None:
         """Granted or Denied follows, also if the server request is lost with whom it was asked."""
-        self._backends.reply(RequestPermit(self._me, self._backend))
+        self._backends.reply(RequestPermit(self._me, self._backend, self._account))
 
     def _observe(self, key: tuple[Ref, int], call: Call) -> Raw:
         """A call begins, within the work that its params name; the params that name the call itself."""
@@ -585,8 +585,8 @@ class Connection(Actor):
         """What says something of the backend's health is logged by the backends actor, once for all who meet it; only
         what does not is logged here."""
         if effect.counts and not self._closing and not self._former:
-            failure = Failure(self._backend, effect.reason, effect.message, effect.diagnostics, effect.ran)
-            self._backends.reply(failure)
+            told = (effect.reason, effect.message, effect.diagnostics, effect.ran, self._account)
+            self._backends.reply(Failure(self._backend, *told))
         else:
             self._services.log.debug("link_down", backend=self._backend, reason=effect.reason, detail=effect.message)
         for ref in self._subscribers.members:

@@ -183,10 +183,11 @@ class UpstreamPlaced(Struct, frozen=True):
 
 
 class RequestPermit(Struct, frozen=True):
-    """May this upstream connection connect?"""
+    """May this upstream connection connect? `account`: whose account it uses, if it uses one."""
 
     upstream: Ref
     backend: str
+    account: str = ""
 
 
 class Granted(Struct, frozen=True):
@@ -204,6 +205,7 @@ class Connected(Struct, frozen=True):
 
     backend: str
     server_info: ServerInfo | None = None
+    account: str = ""
 
 
 class Failure(Struct, frozen=True):
@@ -215,6 +217,8 @@ class Failure(Struct, frozen=True):
     diagnostics: Diagnostics = NO_DIAGNOSTICS
     ran: bool = False
     """It had been ready before: it could be started."""
+    account: str = ""
+    """Whose account it was with: what is wrong may be that."""
 
 
 class UpstreamMoved(Struct, frozen=True):
@@ -249,6 +253,7 @@ class Present(Struct, frozen=True):
     phase: Phase
     holds: bool
     asks: bool
+    account: str = ""
 
 
 ToUpstream: TypeAlias = (

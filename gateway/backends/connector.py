@@ -29,7 +29,7 @@ from actors.protocol.diagnostics import without_addresses
 from actors.protocol.messages import RequestId
 from actors.protocol.table import BackendSpec, RemoteTarget, SseTarget, StdioTarget, Target, WebSocketTarget
 from gateway.backends.bound import BoundTransport
-from gateway.backends.credentials import Credentials
+from gateway.backends.credentials import Credentials, ProcessKey
 from gateway.backends.guardian import Guardian
 from gateway.backends.http_call import HttpLimits
 from gateway.backends.modern_http import ModernHttpTransport
@@ -51,8 +51,16 @@ STREAMS: Final = 8192
 CredentialsOf: TypeAlias = Callable[[BackendSpec], Credentials | None]
 
 
+KeyOf: TypeAlias = Callable[[BackendSpec], ProcessKey | None]
+
+
 def no_credentials(spec: BackendSpec) -> Credentials | None:
     """The headers are all there is."""
+    return None
+
+
+def no_key(spec: BackendSpec) -> ProcessKey | None:
+    """The environment that is configured is all there is."""
     return None
 
 
@@ -79,18 +87,22 @@ class StdioConnector:
         processes: int = 200,
         limits: StdioLimits | None = None,
         redact: Callable[[str], str] = str,
+        key: KeyOf = no_key,
     ) -> None:
+        """`key`: what of a child's environment is its user's alone."""
         self._redact = redact
+        self._key = key
         self._log = log
         self._limits = limits or StdioLimits()
         self._slots = trio.CapacityLimiter(processes)
         self._guardian = Guardian()
         self._offers = Offers()
 
-    def connect(
-        self, spec: BackendSpec, emit: Callable[[TransportEvent], None], modern: bool = False
-    ) -> StdioTransport:
+    def connect(self, spec: BackendSpec, emit: Callable[[TransportEvent], None], modern: bool = False) -> Transport:
         assert isinstance(spec.target, StdioTarget)
+        key = self._key(spec)
+        if spec.auth is not None and key is None:
+            return StillbornTransport(f"{spec.name} needs a key of its user's, and there are no users", emit)
         return StdioTransport(
             spec.name,
             spec.target,
@@ -101,6 +113,7 @@ class StdioConnector:
             limits=self._limits,
             redact=self._redact,
             offers=self._offers,
+            key=key,
         )
 
     async def keep_warm(self, pools: Pools, jitter: Callable[[], float]) -> None:

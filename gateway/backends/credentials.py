@@ -24,6 +24,20 @@ class Refusal:
     message: str
 
 
+def unbound() -> None:
+    """Nothing was bound."""
+
+
+class ProcessKey(Protocol):
+    """What of the environment of a process is its user's alone."""
+
+    async def take(self) -> tuple[str, str] | Refusal:
+        """The variable, and its value. Takes a bounded time."""
+
+    def bound(self, lost: Callable[[], object]) -> Callable[[], object]:
+        """As in `Credentials`."""
+
+
 class Credentials(Protocol):
     """Of one transport. `rights` are those with which a client asks for what is sent; without any the gateway asks."""
 
@@ -35,6 +49,10 @@ class Credentials(Protocol):
 
     def lines(self, rights: Rights = NO_RIGHTS) -> bytes:
         """Header lines for a request; none, if there is nothing to send."""
+
+    def bound(self, lost: Callable[[], object]) -> Callable[[], object]:
+        """A connection goes on with what was sent when it was made; `lost` is called when it must not, since its user
+        has another account or none. What is returned ends that."""
 
     async def prepare(self, rights: Rights = NO_RIGHTS) -> None:
         """Brings them up to date. Takes a bounded time, and never fails."""

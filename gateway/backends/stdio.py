@@ -12,7 +12,7 @@ it may have taken long (2026-07-28, stdio, "Backward Compatibility").
 
 from collections import Counter, deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import trio
@@ -33,9 +33,12 @@ from actors.ports import (
 )
 from actors.protocol.messages import RequestId
 from actors.protocol.table import StdioTarget
+from actors.protocol.transport import UNAUTHORIZED
 from gateway.backends.bound import BoundTransport
+from gateway.backends.credentials import ProcessKey, Refusal, unbound
 from gateway.backends.guardian import Guardian
 from gateway.backends.outbox import Outbox, Outgoing
+from gateway.observability.redaction import HIDDEN
 from gateway.wire.errors import SpawnError
 from gateway.wire.lines import FRAMES_PER_TURN, Line, LineSplitter, LongLine
 from gateway.wire.process import Child, Patience, describe_exit, end_group, spawn
@@ -187,9 +190,15 @@ class StdioTransport(BoundTransport):
         limits: StdioLimits,
         redact: Callable[[str], str] = str,
         offers: Offers | None = None,
+        key: ProcessKey | None = None,
     ) -> None:
-        """`redact` takes credentials out of what the child writes to its standard error."""
+        """`redact` takes credentials out of what the child writes to its standard error. `key` is in the environment of
+        this child alone, which nobody takes over."""
         self._redact = redact
+        self._key = key
+        self._value = ""
+        """Of the key: it stands in nothing that is told of the child."""
+        self._unbind: Callable[[], object] = unbound
         self._name = name
         self._target = target
         self._emit = emit
@@ -208,7 +217,7 @@ class StdioTransport(BoundTransport):
         self._writing = False
         self._offers = offers or Offers()
         self._offer: Offer | None = None
-        self._taken = self._offers.take(target)
+        self._taken = self._offers.take(target) if key is None else None
         self.warm = self._taken is not None and not self._taken.fresh
 
     def __repr__(self) -> str:
@@ -261,7 +270,13 @@ class StdioTransport(BoundTransport):
 
     def hand_over(self) -> None:
         """Keeps the child for a moment, for whoever connects next."""
-        if self._running is None or self._ending.is_set() or self._writing or len(self._outbox):
+        if (
+            self._key is not None
+            or self._running is None
+            or self._ending.is_set()
+            or self._writing
+            or len(self._outbox)
+        ):
             self.close()
             return
         self._offer = Offer(self._target, self._running)
@@ -275,13 +290,34 @@ class StdioTransport(BoundTransport):
         try:
             if self._taken is not None:
                 await self._run_child(self._taken.running, self._taken.free)
-            elif (running := await self._start()) is not None:
+            elif (target := await self._whole_target()) is not None and (running := await self._start(target)):
                 await self._run_child(running)
         finally:
+            self._unbind()
             self._end_with("aborted", f"the connection to {self._name} was aborted")
             self._tell_end()
 
-    async def _start(self) -> Running | None:
+    async def _whole_target(self) -> StdioTarget | None:
+        """With the key of the user whose process it will be, if he has given one."""
+        if self._key is None:
+            return self._target
+        self._unbind = self._key.bound(self._lost)
+        given = await self._key.take()
+        if isinstance(given, Refusal):
+            self._end_with(given.reason, f"{self._name}: {given.message}")
+        if isinstance(given, Refusal) or self._ending.is_set():
+            return None
+        variable, self._value = given
+        return replace(self._target, env=(*self._target.env, (variable, self._value)))
+
+    def _lost(self) -> None:
+        """Its user has taken the key back, or given another one."""
+        self._end_with("not_connected", f"{self._name} was stopped: its user's key is another one")
+
+    def _hide(self, text: str) -> str:
+        return text.replace(self._value, HIDDEN) if self._value else text
+
+    async def _start(self, target: StdioTarget) -> Running | None:
         """A child of its own, if it may have one and that can be started."""
         place, child = object(), None
         with self._waiting:
@@ -292,7 +328,7 @@ class StdioTransport(BoundTransport):
             return None
         try:
             await self._guardian.ready()
-            child = await spawn(self._target, self._limits.descriptors)
+            child = await spawn(target, self._limits.descriptors)
         except (SpawnError, OSError) as error:
             told = error.told if isinstance(error, SpawnError) else "the process could not be started"
             self._end_with("spawn_failed", f"{self._name}: {told}", f"{self._name}: {error}")
@@ -370,7 +406,8 @@ class StdioTransport(BoundTransport):
         reason, message, detail = self._end
         for item in self._outbox.clear():
             if item.id is not None:
-                self._say(RequestFailed(item.id, "not_sent", message, "no", None, detail, self.stderr))
+                why = reason if reason in UNAUTHORIZED else "not_sent"
+                self._say(RequestFailed(item.id, why, message, "no", None, detail, self.stderr))
         self._say(TransportClosed(reason, message, detail, self.stderr))
         self._told = True
 
@@ -437,7 +474,12 @@ class StdioTransport(BoundTransport):
             return
         text, size = _shown(line)
         self._log.warning(
-            "backend_line_dropped", backend=self._name, why=why, line=text, bytes=size, suppressed=suppressed
+            "backend_line_dropped",
+            backend=self._name,
+            why=why,
+            line=self._hide(text),
+            bytes=size,
+            suppressed=suppressed,
         )
 
     async def _read_log(self, running: Running) -> None:
@@ -451,6 +493,7 @@ class StdioTransport(BoundTransport):
 
     def _log_line(self, line: Line, running: Running) -> None:
         text = (line.head + b"[...]" if isinstance(line, LongLine) else line).decode(errors="replace").rstrip()
+        text = self._hide(text)
         if text:
             running.last.append(text[:STDERR_CHARACTERS])
         if text and (suppressed := running.log_rate.admit()) is not None:

@@ -25,7 +25,7 @@ from actors.ports import (
 from actors.protocol.messages import RequestId
 from actors.protocol.table import WebSocketTarget
 from gateway.backends.bound import BoundTransport
-from gateway.backends.credentials import CHALLENGING, TRIES, Credentials
+from gateway.backends.credentials import CHALLENGING, TRIES, Credentials, unbound
 from gateway.backends.http_call import HttpLimits, reason_of
 from gateway.backends.outbox import Outbox, Outgoing
 from gateway.wire.errors import PeerError, SizeError, WireError
@@ -59,6 +59,7 @@ class WebSocketTransport(BoundTransport):
         self._url = parse_url(target.url, ON_SOCKET)
         self._headers = [(key, value) for key, value in target.headers if not _is_ours(key.lower())]
         self._credentials = credentials
+        self._unbind: Callable[[], object] = unbound
         self._emit = emit
         self._slots = slots
         self._log = log
@@ -135,6 +136,7 @@ class WebSocketTransport(BoundTransport):
                     await self._converse(socket)
                 nursery.cancel_scope.cancel()
         finally:
+            self._unbind()
             self._slots.release_on_behalf_of(self)
             self._end_with("aborted", f"the connection to {self._name} was aborted")
             self._tell_end()
@@ -155,6 +157,7 @@ class WebSocketTransport(BoundTransport):
         """The credentials go with the handshake; None: the server takes none of them."""
         credentials = self._credentials
         if credentials is not None:
+            self._unbind = credentials.bound(self._lost)
             await credentials.prepare()
         for attempt in range(TRIES):
             sent = credentials.lines() if credentials is not None else b""
@@ -172,6 +175,11 @@ class WebSocketTransport(BoundTransport):
                     self._end_with(refusal.reason, f"{self._name}: {refusal.message}")
                     return None
         return None
+
+    def _lost(self) -> None:
+        """What the connection was made with is its user's account no more."""
+        if self._open:
+            self._end_with("not_connected", f"{self._name} was left: your account there is another one")
 
     async def _converse(self, socket: WebSocket) -> None:
         written = trio.Event()

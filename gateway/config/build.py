@@ -57,6 +57,7 @@ _BUILT: dict[str, Literal["client_credentials", "user", "key", "exchange"]] = {
     "key": "key",
     "exchange": "exchange",
 }
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _KEY_HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+: ?[ -z|~]*\{key\}[ -z|~]*")
 """One header, and where in its value the key goes."""
 
@@ -193,6 +194,7 @@ class Builder:
                 self._add((*path, "catalog"), "is for servers with an account of each user")
         elif server.sharing in ("shared", "pool"):
             self._add((*path, "mode"), f'does not fit `"sharing": "{server.sharing}"`: an account is one user\'s')
+        self._check_variable(server, auth, path)
         header = auth.header.partition(":")[0].strip().lower()
         if any(name.lower() == header for name in server.headers):
             self._add((*path, "mode"), "sets a header that stands in `headers` too")
@@ -207,7 +209,24 @@ class Builder:
             scopes=tuple(auth.scopes),
             catalog=_secret(auth.catalog),
             header=auth.header,
+            variable=auth.variable,
         )
+
+    def _check_variable(self, server: Server, auth: ServerAuth, path: Path) -> None:
+        """A key goes to a URL in a header, and to a process in a variable."""
+        if server.command is None:
+            if auth.variable is not None:
+                self._add((*path, "variable"), "is for servers with a `command`")
+            return
+        if auth.variable is None:
+            self._add((*path, "variable"), "is missing: the variable that carries the key of the user")
+        elif not _VARIABLE.fullmatch(auth.variable):
+            self._add((*path, "variable"), "is not a name that a variable can have")
+        elif auth.variable in server.env:
+            self._add((*path, "variable"), "stands in `env` too")
+        for key in ("header", "catalog"):
+            if key in auth.model_fields_set:
+                self._add((*path, key), "has no meaning for a process")
 
     def _exchanges_at(self, server: Server, auth: ServerAuth, path: Path) -> str:
         """The issuer of tokens that are exchanged: one of the gateway's own, since it is shown nobody else's."""
@@ -455,13 +474,18 @@ def digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
+def _alone(server: Server) -> bool:
+    """Whether each user has one process with his key, since nothing else is said."""
+    return server.command is not None and server.auth is not None and "sharing" not in server.model_fields_set
+
+
 def _spec(name: str, server: Server, target: Target, groups: tuple[str, ...], limits: Limits) -> BackendSpec:
     enabled = server.enabled_tools
     return BackendSpec(
         name=name,
         target=target,
         timeout=limits.request_deadline if server.timeout is None else server.timeout,
-        sharing=server.sharing,
+        sharing="principal" if _alone(server) else server.sharing,
         enabled_tools=None if enabled is None else tuple(enabled),
         disabled_tools=tuple(server.disabled_tools),
         groups=groups,

@@ -52,7 +52,6 @@ _BELONGS = {
     "sandbox": "command",
     "idle_stop": "command",
     "headers": "url",
-    "auth": "url",
     "options": "native",
 }
 _ANY_KIND: JsonDict = {"oneOf": [{"required": [kind]} for kind in _KINDS]}
@@ -108,6 +107,9 @@ class ServerAuth(Section):
     have not connected yet. No call is ever made with it."""
     header: str = "Authorization: Bearer {key}"
     """Of `key`: the header that carries the key, written where `{key}` stands."""
+    variable: str | None = None
+    """Of `key`, at a server with a `command`: the variable that carries it to the process, which is this user's
+    alone."""
 
 
 class Server(Section):
@@ -178,6 +180,8 @@ class Server(Section):
         for key, kind in _BELONGS.items():
             if getattr(self, key) and given[0] != kind:
                 raise _error(to_camel(key), f"goes with `{kind}`, this server has `{given[0]}`")
+        if self.auth is not None and given[0] != "url" and (given[0] != "command" or self.auth.mode != "key"):
+            raise _error("auth", "goes with `url`; a server with `command` has a `key` in a `variable`")
         self._check_confinement(given[0])
         self._check_pool(given[0])
         transports = {"command": STDIO_TYPES, "url": HTTP_TYPES + SSE_TYPES + WEB_SOCKET_TYPES, "native": ()}[given[0]]

@@ -115,11 +115,15 @@ class UserAccount:
         self._take(await self._vault.read(self.place))
 
     def _take(self, kept: Kept | None) -> None:
-        before, known = self.tag, self._known
+        was, before, known = self._kept, self.tag, self._known
         if kept is not None and kept.tag != before:
             self._obtained = self._wall()
         self._kept, self._known, self._read_at = kept, True, trio.current_time()
-        if known and before != self.tag and (not before or not self.tag or before == self._blocked):
+        if not known or before == self.tag:
+            return
+        # Renewed tokens are the same account.
+        again = was is None or kept is None or was.account.connected != kept.account.connected
+        if again or before == self._blocked:
             self._changed(self.place)
 
     async def load(self) -> None:

@@ -23,7 +23,10 @@ class Authorizer(Generic[Refusal]):
         refusal: Callable[[str, str], Refusal],
         start: Callable[[Callable[[], Awaitable[object]]], object],
         line: str = BEARER,
+        bind: Callable[[Callable[[], object]], Callable[[], object]] = lambda lost: lambda: None,
     ) -> None:
+        """`bind` has somebody called when the account is another one, until what it returns is."""
+        self.bound = bind
         self._source = source
         self._refusal = refusal
         self._start = start
@@ -82,3 +85,30 @@ class Authorizer(Generic[Refusal]):
         except RefusedError as error:
             return self._refusal(error.reason, str(error))
         return None
+
+
+class KeyVariable(Generic[Refusal]):
+    """See `gateway.backends.credentials.ProcessKey`: the key of one user's account."""
+
+    def __init__(
+        self,
+        source: Source,
+        variable: str,
+        refusal: Callable[[str, str], Refusal],
+        bind: Callable[[Callable[[], object]], Callable[[], object]],
+    ) -> None:
+        self._source = source
+        self._variable = variable
+        self._refusal = refusal
+        self.bound = bind
+
+    async def take(self) -> tuple[str, str] | Refusal:
+        """The variable with the key."""
+        await self._source.load()
+        if self._source.token is None:
+            try:
+                await self._source.refused(None, None, scope=False)
+            except RefusedError as error:
+                return self._refusal(error.reason, str(error))
+        assert self._source.token is not None
+        return self._variable, self._source.token

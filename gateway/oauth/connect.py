@@ -301,7 +301,7 @@ class Connect:
             if not key or not grants.fits_header(key):
                 raise OAuthError("bad_key", "this is no key that can be sent")
             await self._flows.give_key(handle, flow, key)
-            await self._authorization.account(spec, flow.principal).read()
+            await self._authorization.changed(place_of(spec, flow.principal))
             return self._done(spec.name)
         # From here on this browser is the one that may come back.
         browser = msgspec.structs.replace(browser, nonce=browser.nonce or secrets.token_urlsafe(16))
@@ -328,7 +328,7 @@ class Connect:
         if spec is None or not spec.connectable or url_of(spec) != pending.url:
             raise OAuthError("unknown_server", "this server is no longer there")
         await self._flows.redeem(pending, spec, answer)
-        await self._authorization.account(spec, pending.principal).read()
+        await self._authorization.changed(place_of(spec, pending.principal))
         return self._done(spec.name)
 
     def _done(self, name: str) -> Page:

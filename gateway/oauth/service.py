@@ -1,17 +1,20 @@
 """What composition opens: whatever the gateway does as a client of authorization servers, as one value."""
 
-from collections.abc import Awaitable, Callable, Mapping
+import hashlib
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Final, Generic, TypeVar
 
+import msgspec
 import trio
 
 from actors.ports import Log, Rights, Sealer, Shelf
-from actors.protocol.table import BackendSpec, RemoteTarget
+from actors.protocol.table import BackendSpec, RemoteTarget, StdioTarget
 from actors.runtime.boundary import boundary
-from gateway.oauth.accounts import UserAccount
-from gateway.oauth.authorizer import Authorizer
+from gateway.oauth.account_news import AccountNews
+from gateway.oauth.accounts import FRESH, UserAccount
+from gateway.oauth.authorizer import BEARER, Authorizer, KeyVariable
 from gateway.oauth.discovery import Answer, Discovery, Http
 from gateway.oauth.errors import AwayError
 from gateway.oauth.exchange import Exchange
@@ -58,6 +61,10 @@ class Authorization(Generic[Refusal]):
         self._exchanges: dict[str, tuple[BackendSpec, Exchange]] = {}
         self._exchanged: dict[tuple[BackendSpec, str], AskedTokens] = {}
         self._watched: set[UserAccount] = set()
+        self._bound: dict[Place, list[Callable[[], object]]] = {}
+        """By account: connections that go on with what was sent when they were made."""
+        self._news = AccountNews(shelf)
+        self._hears = False
         self.on_change: list[Callable[[Place], object]] = []
         """Who hears that an account is another one, or is there no more."""
 
@@ -65,8 +72,30 @@ class Authorization(Generic[Refusal]):
         """For one connection; None: its headers are all it needs."""
         if spec.auth is None or not isinstance(spec.target, RemoteTarget):
             return None
-        line = f"{spec.auth.header.replace('{key}', '{}')}\r\n" if spec.auth.mode == "key" else None
-        return Authorizer(self._sources(spec), self._refusal, self.start, *([line] if line is not None else []))
+        line = f"{spec.auth.header.replace('{key}', '{}')}\r\n" if spec.auth.mode == "key" else BEARER
+        return Authorizer(self._sources(spec), self._refusal, self.start, line, partial(self._bind, spec))
+
+    def key(self, spec: BackendSpec) -> KeyVariable[Refusal] | None:
+        """For one process; None: there is none in its environment."""
+        if spec.auth is None or spec.auth.variable is None or not isinstance(spec.target, StdioTarget):
+            return None
+        return KeyVariable(self._source(spec), spec.auth.variable, self._refusal, partial(self._bind, spec))
+
+    def _bind(self, spec: BackendSpec, lost: Callable[[], object]) -> Callable[[], object]:
+        """Has this called when the account of a connection is another one."""
+        if not spec.account or not spec.connectable:
+            return lambda: None
+        place = Place(spec.account, spec.name, url_of(spec))
+        bound = self._bound.setdefault(place, [])
+        bound.append(lost)
+
+        def unbind() -> None:
+            if lost in bound:
+                bound.remove(lost)
+            if not bound and self._bound.get(place) is bound:
+                del self._bound[place]
+
+        return unbind
 
     def _sources(self, spec: BackendSpec) -> Callable[[Rights], Source]:
         assert spec.auth is not None
@@ -141,6 +170,9 @@ class Authorization(Generic[Refusal]):
                 place, spec, self.discovery, self.vault, self.start, self._wall, self._log, self._changed
             )
         self._accounts[key] = found
+        if not self._hears:
+            self._hears = True
+            self.start(self._hear)
         if len(self._accounts) > ACCOUNTS:
             del self._accounts[next(iter(self._accounts))]
         return found
@@ -158,8 +190,10 @@ class Authorization(Generic[Refusal]):
 
     async def disconnect(self, flows: Flows, spec: BackendSpec, principal: str) -> bool:
         """A user wants the gateway to use his account no more; whether there was one."""
-        there = await flows.disconnect(Place(principal, spec.name, url_of(spec)), spec)
-        await self.account(spec, principal).read()
+        place = Place(principal, spec.name, url_of(spec))
+        self.account(spec, principal)  # in hand, so that whoever uses it is told
+        there = await flows.disconnect(place, spec)
+        await self.changed(place)
         return there
 
     def watch(self, account: UserAccount) -> None:
@@ -188,8 +222,30 @@ class Authorization(Generic[Refusal]):
         return account.connected
 
     def _changed(self, place: Place) -> None:
+        for lost in tuple(self._bound.get(place, ())):
+            lost()
         for hear in self.on_change:
             hear(place)
+
+    async def changed(self, place: Place) -> None:
+        """An account is another one: all replicas look."""
+        await self._news.tell(place)
+        await self._look_at({place})
+
+    async def _hear(self) -> None:
+        """What other replicas tell of accounts that are in hand here."""
+        while True:
+            await trio.sleep(FRESH)
+            await self._look_at(await self._news.read())
+
+    async def _look_at(self, places: Collection[Place]) -> None:
+        found = [account for account in self._accounts.values() if account.place in places]
+        for account in found:
+            with suppress(AwayError):
+                await account.read()
+        for place in {*places} - {account.place for account in found}:
+            if place in self._bound:
+                self._changed(place)  # whoever has it in hand reads it anew
 
     def start(self, fn: Callable[[], Awaitable[object]]) -> None:
         """Runs something in a task of the gateway's; a fault in it is its own."""
@@ -202,7 +258,11 @@ class Authorization(Generic[Refusal]):
 
 
 def url_of(spec: BackendSpec) -> str:
-    """Where a server is, as its resource is named: a WebSocket is at the https URL of the same place."""
+    """Where a server is, as its resource is named: a WebSocket is at the https URL of the same place, a process is what
+    its command is."""
+    if isinstance(spec.target, StdioTarget):
+        words = msgspec.json.encode([spec.target.command, *spec.target.args])
+        return f"process:{hashlib.sha256(words).hexdigest()[:32]}"
     assert isinstance(spec.target, RemoteTarget)
     url = spec.target.url
     scheme, separator, rest = url.partition("://")

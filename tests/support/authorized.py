@@ -75,7 +75,9 @@ async def open_authorized(
         store = own if store is None else store
         async with (
             open_authorizing(store.shelf, sealer, log, clock) as authorizing,
-            lifecycle.open_connector(log, metrics, limits, credentials=authorizing.credentials) as connector,
+            lifecycle.open_connector(
+                log, metrics, limits, credentials=authorizing.credentials, key=authorizing.key
+            ) as connector,
             open_system(lifecycle.crash_logger(log, metrics)) as system,
         ):
             cell: list[GatewayActors] = []
