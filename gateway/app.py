@@ -46,7 +46,7 @@ from gateway.servers import servers_of
 from gateway.store.errors import StoreError
 from gateway.upstream_auth import open_authorizing
 
-LOOKS = frozenset({"list", "where"})
+LOOKS = frozenset({"list", "where", "accounts"})
 """What operators only look at, which is not told."""
 TARGET = 512
 """Characters of the name of a principal in the audit trail."""
@@ -82,6 +82,8 @@ class Gateway:
         self.actors: GatewayActors | None = None
         self.store: Store | None = None
         self.pages: ServePage | None = None
+        self.accounts: Callable[[str, Mapping[str, str]], Awaitable[tuple[int, dict[str, Any]]]] | None = None
+        """What operators ask of users' accounts."""
         self.note: Callable[[Asker, str], Awaitable[None]] | None = None
         """Hears of the tokens of issuers."""
         self.requests = lifecycle.request_log(settings, log)
@@ -176,7 +178,8 @@ class Gateway:
         return servers_of(self.actors) if self.actors is not None else []
 
     async def operate(self, what: str, name: str, options: Mapping[str, str]) -> tuple[int, dict[str, Any]]:
-        """Lists sessions, or acts on one (`gateway.operating`); takes the access from a principal, or gives it back."""
+        """Lists sessions, or acts on one (`gateway.operating`); takes the access from a principal, or gives it back;
+        sees to users' accounts (`gateway.accounting`)."""
         if self.actors is None or self.revoked is None:
             return 503, {"error": "the gateway is starting"}
         audit = self.actors.services.audit
@@ -191,12 +194,13 @@ class Gateway:
         audit.record("admin", action=what, outcome=outcome, status=status, **about)
         return status, told
 
-    @staticmethod
     async def _operate(
-        actors: GatewayActors, revoked: Revoked, what: str, name: str, options: Mapping[str, str]
+        self, actors: GatewayActors, revoked: Revoked, what: str, name: str, options: Mapping[str, str]
     ) -> tuple[int, dict[str, Any]]:
         if what in ("revoke", "restore"):
             return await operate_principal(revoked, what, name)
+        if what in ("accounts", "accounts-disconnect", "rewrap") and self.accounts is not None:
+            return await self.accounts(what, options)
         return await Operator(actors).ask(what, name, options)
 
     async def run(self) -> int:
@@ -265,6 +269,7 @@ class Gateway:
             self._tell_configuration("started", "start")
             self.pages = authorizing.pages(settings, address, self._table, self._who)
             self.note = authorizing.noting(self._table)
+            self.accounts = lambda what, options: authorizing.operate(settings, address, self._table(), what, options)
             lifecycle.tune_gc()
             async with trio.open_nursery() as background:
                 background.start_soon(report_lag, self.lag, self.metrics)

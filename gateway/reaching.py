@@ -36,19 +36,23 @@ async def ask_gateway(url: str, admin: str | None) -> list[dict[str, Any]] | Non
 async def operate(
     url: str, admin: str | None, what: str, name: str, options: Mapping[str, str]
 ) -> tuple[int, dict[str, Any]] | None:
-    """Lists the sessions of that gateway and its replicas, or acts on one; None: its admin API is not found."""
+    """Lists the sessions of that gateway and its replicas, or its users' accounts, or acts on them; None: its admin API
+    is not found."""
     pool = Pool()
     try:
         found = await _find(pool, url, admin)
         if found is None:
             return None
-        if what == "list":
-            answer = await _json(pool, "GET", f"{found[0]}/api/sessions?{urlencode(options)}", None)
+        if what in ("list", "accounts"):
+            of = "sessions" if what == "list" else what
+            answer = await _json(pool, "GET", f"{found[0]}/api/{of}?{urlencode(options)}", None)
             return answer or (504, {"error": f"the admin listener at {found[0]} did not answer in time"})
         body = json.dumps(dict(options)).encode()
         place = f"sessions/{quote(name, safe='')}/{what}"
         if what in ("revoke", "restore"):
             place, body = f"principals/{what}", json.dumps({"principal": name}).encode()
+        elif what in ("accounts-disconnect", "rewrap"):
+            place = "accounts/disconnect" if what == "accounts-disconnect" else "vault/rewrap"
         answer = await _json(pool, "POST", f"{found[0]}/api/{place}", body)
         unknown = f"the admin listener at {found[0]} did not answer in time: it may have been done all the same"
         return answer or (504, {"error": unknown})

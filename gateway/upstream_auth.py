@@ -5,7 +5,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import cached_property, partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import trio
 
@@ -142,6 +142,15 @@ class Authorizing:
             sign_in,
             self._log,
         )
+
+    async def operate(
+        self, settings: Settings, listen: Address, table: Table, what: str, options: Mapping[str, str]
+    ) -> tuple[int, dict[str, Any]]:
+        """What an operator asks of accounts (`gateway.accounting`)."""
+        from gateway.accounting import operate_accounts
+
+        flows = self.flows(settings, base_of(settings, listen))
+        return await operate_accounts(self.authorization, flows, table, what, options)
 
     def on_change(self, hear: Callable[[str, str], object]) -> None:
         """Has this hear, of each account that changes, whose it is and at which server."""

@@ -42,6 +42,7 @@ def pages(
     if sessions is not None:
         _add_sessions(app, sessions)
         _add_principals(app, sessions)
+        _add_accounts(app, sessions)
 
     if config is not None:
         _add_config(app, config)
@@ -112,6 +113,31 @@ def _add_principals(app: QuartTrio, operate: Operate) -> None:
 def _from(options: Mapping[str, str]) -> Mapping[str, str]:
     """With the address of who asks."""
     return {**options, FROM: request.remote_addr or ""}
+
+
+def _add_accounts(app: QuartTrio, operate: Operate) -> None:
+    @app.get("/api/accounts")
+    async def list_accounts() -> Response:
+        return _json(*await operate("accounts", "", request.args.to_dict()))
+
+    async def act(what: str, needs: tuple[str, ...] = ()) -> Response:
+        refused = _of_a_page()
+        if refused is not None:
+            return refused
+        options = await request.get_json(silent=True)
+        if not isinstance(options, dict) or not all(isinstance(value, str) for value in options.values()):
+            return _json(400, {"error": "the body is a JSON object of texts"})
+        if missing := [name for name in needs if not options.get(name)]:
+            return _json(400, {"error": f"the body lacks {missing[0]}"})
+        return _json(*await operate(what, options.get("principal", ""), _from(options)))
+
+    @app.post("/api/accounts/disconnect")
+    async def disconnect() -> Response:
+        return await act("accounts-disconnect", ("principal",))
+
+    @app.post("/api/vault/rewrap")
+    async def rewrap() -> Response:
+        return await act("rewrap")
 
 
 def _of_a_page() -> Response | None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from gateway.cli.accounts import accounts, vault
 from gateway.cli.asking import call, ls
 from gateway.cli.audit import audit
 from gateway.cli.client import Parts
@@ -54,8 +55,12 @@ def cli(context: click.Context) -> None:
         context.obj = composed
 
 
-for _command in (run, serve, stdio, check, ls, call, status, sessions, principals, audit, doctor, explain, policy):
-    cli.add_command(_command)
+for _commands in (
+    (run, serve, stdio, check, ls, call, status),
+    (sessions, principals, accounts, vault, audit, doctor, explain, policy),
+):
+    for _command in _commands:
+        cli.add_command(_command)
 
 
 def main() -> None:

@@ -23,11 +23,20 @@ def _named(principal: str, issuer: str | None) -> str:
 @principals.command()
 @click.argument("principal")
 @click.option("--issuer", metavar="URL", help="PRINCIPAL is the subject of this issuer.")
+@click.option("--accounts", is_flag=True, help="Disconnect the accounts at servers too.")
 @where
 @json_option
 @click.pass_obj
 def revoke(
-    parts: Callable[[], Parts], /, *, principal: str, issuer: str | None, url: str, admin: str | None, as_json: bool
+    parts: Callable[[], Parts],
+    /,
+    *,
+    principal: str,
+    issuer: str | None,
+    accounts: bool,
+    url: str,
+    admin: str | None,
+    as_json: bool,
 ) -> None:
     """End the sessions of PRINCIPAL, and refuse every token that was issued until now.
 
@@ -35,10 +44,14 @@ def revoke(
     `principals restore`; a user of an issuer may come back with a token that is newer.
     """
     told = ask(parts, (url, admin), "revoke", _named(principal, issuer))
+    if accounts:
+        told |= ask(parts, (url, admin), "accounts-disconnect", principal=_named(principal, issuer))
     if as_json:
         print_json(told)
     else:
         click.echo(printable(f"{told.get('principal')} has no access any more"))
+    if accounts and told.get("more"):
+        raise click.ClickException("there are more accounts: run it again")
 
 
 @principals.command()

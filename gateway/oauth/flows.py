@@ -6,7 +6,7 @@ browser in which he did (2026-07-28, elicitation, "Phishing"; security best prac
 """
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 import msgspec
@@ -253,10 +253,11 @@ class Flows:
         await self._vault.remember(place)
         await self.end(handle, flow)
 
-    async def disconnect(self, place: Place, spec: BackendSpec | None) -> bool:
+    async def disconnect(self, place: Place, spec: BackendSpec | None, gone: Callable[[], Awaitable[object]]) -> bool:
         """The account is no more, here at once, and at its authorization server if that can be told; whether there was
-        one."""
+        one. `gone`: before that server is asked, which may take long."""
         account = await self._vault.take(place)
+        await gone()
         if account is None:
             return False
         if account.revocation_endpoint is not None:

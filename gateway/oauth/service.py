@@ -190,11 +190,12 @@ class Authorization(Generic[Refusal]):
 
     async def disconnect(self, flows: Flows, spec: BackendSpec, principal: str) -> bool:
         """A user wants the gateway to use his account no more; whether there was one."""
-        place = Place(principal, spec.name, url_of(spec))
         self.account(spec, principal)  # in hand, so that whoever uses it is told
-        there = await flows.disconnect(place, spec)
-        await self.changed(place)
-        return there
+        return await self.disconnect_at(flows, Place(principal, spec.name, url_of(spec)), spec)
+
+    async def disconnect_at(self, flows: Flows, place: Place, spec: BackendSpec | None) -> bool:
+        """The same, where the server may be configured no more."""
+        return await flows.disconnect(place, spec, lambda: self.changed(place))
 
     def watch(self, account: UserAccount) -> None:
         """Looks for a while whether another process has another account: somebody has been sent to connect it."""

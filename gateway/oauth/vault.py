@@ -116,6 +116,23 @@ class Vault:
         await self._shelf.name(_name(place), there=False)
         return kept.account if kept is not None else None
 
+    async def rewrap(self, place: Place) -> bool | None:
+        """Seals the account anew, by the key that seals at present. False: none of our keys opens it; None: there is
+        none, or somebody has just written another one, by that key."""
+        key = shelf_key("account", place.principal, place.backend, place.url)
+        found = there(await self._shelf.read(key))
+        if found is None or not found.value:
+            return None
+        plain = self._sealer.unseal(found.value.decode(), _context(key, place))
+        if plain is None:
+            return False
+        sealed = self._sealer.seal(plain, _context(key, place)).encode()
+        tag = await self._shelf.put(key, sealed, LIVES, instead=found.tag)
+        if isinstance(tag, Failed) and tag.reason is Refused.FENCED:
+            return None
+        there(tag)
+        return True
+
     async def places(self) -> Sequence[Place]:
         """Of all accounts, those that have ended lately included."""
         found = []

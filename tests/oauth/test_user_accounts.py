@@ -15,12 +15,14 @@ import pytest
 import trio
 
 from actors.protocol.table import Limits
+from gateway.sealing import AesSealer
 from gateway.store.memory import MemoryStore
 from tests.support.authorized import Running, open_authorized
 from tests.support.oauth import Granted, OAuthWorld, open_oauth_world
 from tests.support.patience import PATIENCE
 
 TOKENS = {name: name[0].upper() * 32 for name in ("ann", "bob")}
+TOKENS_OF_TWO = tuple(TOKENS)
 URL_MODE = {"elicitation": {"url": {}}}
 
 
@@ -408,3 +410,68 @@ async def test_a_server_that_only_says_that_an_account_is_missing_is_believed_by
         refused = await client.refused("tools/call", {"name": "a__whoami", "arguments": {}})
         assert refused.data is None
         assert len(world.calls()) == 1
+
+
+async def test_an_operator_sees_accounts_ends_them_and_seals_them_anew(tmp_path: Path) -> None:
+    folders = [tmp_path / str(n) for n in range(3)]
+    for folder in folders:
+        folder.mkdir()
+    store = MemoryStore(Limits(), trio.current_time)
+    old, new = b"o" * 32, b"n" * 32
+    async with open_oauth_world() as world:
+        async with open_authorized(configured(world), folders[0], store=store, sealer=AesSealer([old])) as gateway:
+            for user in TOKENS_OF_TWO:
+                await Browser(gateway, world, user).connect(await flow_of(gateway, user))
+            status, told = await gateway.accounts("accounts")
+            assert status == 200
+            assert [(a["principal"], a["server"], a["used"]) for a in told["accounts"]] == [
+                ("ann", "a", True),
+                ("bob", "a", True),
+            ]
+            assert not any(token in repr(told) for token in (*world.access, *world.refresh))
+        async with open_authorized(configured(world), folders[1], store=store, sealer=AesSealer([new, old])) as gateway:
+            assert (await gateway.accounts("rewrap"))[1] == {"rewrapped": 2, "unreadable": 0, "more": False}
+        async with open_authorized(configured(world), folders[2], store=store, sealer=AesSealer([new])) as gateway:
+            client = gateway.legacy(token=TOKENS["ann"])
+            await client.connect()
+            assert user_of(await client.call("a__whoami")) == "ann"
+            done = await gateway.accounts("accounts-disconnect", principal="ann", server="")
+            assert done == (200, {"disconnected": 1, "more": False})
+            assert any(token.startswith("refresh-ann") for token in world.revoked)
+            assert (await client.call("a__whoami"))["isError"] is True
+            left = (await gateway.accounts("accounts"))[1]["accounts"]
+            assert [account["principal"] for account in left] == ["bob"]
+        async with open_authorized(configured(world), folders[0], store=store, sealer=AesSealer([old])) as gateway:
+            assert (await gateway.accounts("rewrap"))[1] == {"rewrapped": 0, "unreadable": 1, "more": False}
+
+
+@pytest.mark.parametrize("kind", ["http", "ws"])
+async def test_an_account_that_is_gone_is_used_nowhere_after_seconds(kind: str, tmp_path: Path) -> None:
+    """On another replica too, where nothing has asked the shelf since."""
+    store = MemoryStore(Limits(), trio.current_time)
+    folders = [tmp_path / "1", tmp_path / "2"]
+    for folder in folders:
+        folder.mkdir()
+    async with open_oauth_world() as world:
+        settings = configured(world)
+        if kind == "ws":
+            settings["mcpServers"]["a"]["url"] = world.url.replace("http:", "ws:")
+        async with (
+            open_authorized(settings, folders[0], store=store) as one,
+            open_authorized(settings, folders[1], store=store.beside()) as other,
+        ):
+            browser = Browser(one, world, "ann")
+            await browser.connect(await flow_of(one, "ann"))
+            client = other.legacy(token=TOKENS["ann"])
+            await client.connect()
+            assert user_of(await client.call("a__whoami")) == "ann"
+            await browser.press("/connect", await browser.open("/connect"), backend="a", action="disconnect")
+            spec = other.actors.services.table.value.backends["a"]
+            with trio.fail_after(PATIENCE):
+                while (known := other.authorizing.authorization.known(spec, "ann")) is None or known.tag:
+                    await trio.sleep(0.05)
+                while world.open_sockets:
+                    await trio.sleep(0.05)
+            before = len(world.calls())
+            assert (await client.call("a__whoami"))["isError"] is True
+            assert len(world.calls()) == before

@@ -16,7 +16,7 @@ from actors.tree import GatewayActors
 from gateway import lifecycle
 from gateway.authorizing import authorization
 from gateway.config import load
-from gateway.config.settings import Address
+from gateway.config.settings import Address, Settings
 from gateway.http.app import McpApp
 from gateway.http.security import Security
 from gateway.observability.metrics import Metrics
@@ -50,10 +50,16 @@ class Running:
     metrics: Metrics
 
     clock: "Clock"
+    settings: Settings
 
     def pass_time(self, seconds: float) -> None:
         """By the wall clock."""
         self.clock.later += seconds
+
+    async def accounts(self, what: str, **options: str) -> tuple[int, dict[str, Any]]:
+        """What an operator asks of accounts."""
+        table = self.actors.services.table.value
+        return await self.authorizing.operate(self.settings, ADDRESS, table, what, options)
 
     def legacy(self, path: str = "/mcp", **options: Any) -> WireClient:
         return WireClient(self.http, path, **options)
@@ -106,5 +112,5 @@ async def open_authorized(
                 known=lambda name: name in settings.table.endpoints,
                 pages=pages,
             )
-            yield Running(actors, authorizing, AsgiHttp(app, nursery), log, metrics, clock)
+            yield Running(actors, authorizing, AsgiHttp(app, nursery), log, metrics, clock, settings)
         nursery.cancel_scope.cancel()

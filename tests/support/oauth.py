@@ -1,4 +1,5 @@
 """An authorization server and an MCP server behind it, on one socket of this machine, which keep every byte they get.
+The MCP server is there over Streamable HTTP and WebSocket (`/mcp`) and over HTTP+SSE (`/sse`).
 
 The authorization server has users, rotates refresh tokens, and takes one that was used before for stolen. What the MCP
 server is asked it answers with the token by which it was asked, so that a test sees whose call it was.
@@ -18,10 +19,13 @@ from urllib.parse import parse_qs, unquote_plus, urlencode, urlsplit
 
 import jwt
 import trio
+import wsproto
 from cryptography.hazmat.primitives.asymmetric import ec
 from jwt.algorithms import ECAlgorithm
 
 MODERN = "2026-07-28"
+GUID = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
+"""RFC 6455, section 1.3."""
 KEY = ec.generate_private_key(ec.SECP256R1())
 EXCHANGE = "urn:ietf:params:oauth:grant-type:token-exchange"
 ACCESS_TOKEN = "urn:ietf:params:oauth:token-type:access_token"
@@ -98,6 +102,10 @@ class OAuthWorld:
     """Paths that answer 503."""
     secrets: dict[str, str] = field(default_factory=lambda: {"gw": "gw secret"})
     asked: list[Asked] = field(default_factory=list)
+    open_sockets: set[int] = field(default_factory=set)
+    """WebSockets that are open."""
+    streams: dict[str, trio.SocketStream] = field(default_factory=dict)
+    """Of HTTP+SSE, by the number that stands in their endpoint."""
     access: dict[str, Granted] = field(default_factory=dict)
     refresh: dict[str, Granted] = field(default_factory=dict)
     used: dict[str, Granted] = field(default_factory=dict)
@@ -119,7 +127,8 @@ class OAuthWorld:
 
     def calls(self, method: str = "tools/call") -> list[Asked]:
         """What the MCP server was asked of this method."""
-        return [a for a in self.asked if a.path == "/mcp" and a.method == "POST" and a.message.get("method") == method]
+        posts = [a for a in self.asked if a.path in ("/mcp", "/messages") and a.method == "POST"]
+        return [a for a in posts if a.message.get("method") == method]
 
     def forget_tokens(self, user: str = "") -> None:
         """No access token of this user is good any more, or none at all."""
@@ -158,7 +167,7 @@ class OAuthWorld:
             self.revoked.append(asked.form["token"])
             self.refresh.pop(asked.form["token"], None)
             return _json({})
-        if path == "/mcp":
+        if path in ("/mcp", "/sse", "/messages"):
             return self._mcp(asked)
         return 404, {}, b""
 
@@ -265,10 +274,15 @@ class OAuthWorld:
 
     # The MCP server
 
+    def lets_in(self, asked: Asked) -> bool:
+        """Whether a connection that stays may be opened by this request."""
+        return asked.token in self.access
+
     def _mcp(self, asked: Asked) -> Reply:
-        if asked.method != "POST":
+        opens = asked.path == "/sse" or "upgrade" in asked.headers
+        if asked.method != "POST" and not opens:
             return (405, {}, b"") if asked.method == "GET" else (200, {}, b"")
-        message = asked.message
+        message: dict[str, Any] = {"method": "open", "id": 0} if opens else asked.message
         method = message.get("method", "")
         granted = self.access.get(asked.token)
         challenge = f'Bearer resource_metadata="{self.origin}/.well-known/oauth-protected-resource/mcp"'
@@ -357,8 +371,62 @@ async def _serve(world: OAuthWorld, stream: trio.SocketStream) -> None:
             method, target, _ = first.split(" ")
             asked = Asked(method, target, headers, body)
             world.asked.append(asked)
+            if asked.headers.get("upgrade", "").lower() == "websocket" and world.lets_in(asked):
+                await _converse(world, stream, asked)
+                return
+            if asked.path == "/sse" and world.lets_in(asked):
+                await _stream(world, stream)
+                return
             status, more, content = world.answer(asked)
+            if asked.path == "/messages" and status == 200:
+                await _event(world.streams[asked.query["n"]], "message", content)
+                status, more, content = 202, {}, b""
             lines = [f"HTTP/1.1 {status} x", *(f"{n}: {v}" for n, v in more.items()), f"content-length: {len(content)}"]
             await stream.send_all("\r\n".join(lines).encode() + b"\r\n\r\n" + content)
     except (trio.BrokenResourceError, trio.ClosedResourceError):
         pass
+
+
+async def _converse(world: OAuthWorld, stream: trio.SocketStream, opened: Asked) -> None:
+    """A WebSocket, by what it was opened with."""
+    accept = base64.b64encode(hashlib.sha1((opened.headers["sec-websocket-key"] + GUID).encode()).digest()).decode()
+    head = f"HTTP/1.1 101 x\r\nupgrade: websocket\r\nconnection: upgrade\r\nsec-websocket-accept: {accept}\r\n"
+    await stream.send_all(f"{head}sec-websocket-protocol: mcp\r\n\r\n".encode())
+    frames = wsproto.connection.Connection(wsproto.ConnectionType.SERVER)
+    number = next(world.numbers)
+    world.open_sockets.add(number)
+    text = ""
+    try:
+        while data := await stream.receive_some():
+            frames.receive_data(data)
+            for event in frames.events():
+                if isinstance(event, wsproto.events.Ping):
+                    await stream.send_all(frames.send(event.response()))
+                elif isinstance(event, wsproto.events.CloseConnection):
+                    await stream.send_all(frames.send(event.response()))
+                    return
+                elif isinstance(event, wsproto.events.TextMessage):
+                    text += event.data
+                    if event.message_finished:
+                        headers = {k: v for k, v in opened.headers.items() if k == "authorization"}
+                        asked, text = Asked("POST", "/mcp", headers, text.encode()), ""
+                        world.asked.append(asked)
+                        _, _, body = world.answer(asked)
+                        if body:
+                            await stream.send_all(frames.send(wsproto.events.TextMessage(body.decode())))
+    finally:
+        world.open_sockets.discard(number)
+
+
+async def _stream(world: OAuthWorld, stream: trio.SocketStream) -> None:
+    """The stream of HTTP+SSE: answers to what is posted elsewhere come here."""
+    number = str(next(world.numbers))
+    world.streams[number] = stream
+    await stream.send_all(b"HTTP/1.1 200 x\r\ncontent-type: text/event-stream\r\n\r\n")
+    await _event(stream, "endpoint", f"/messages?n={number}".encode())
+    while await stream.receive_some():
+        pass
+
+
+async def _event(stream: trio.SocketStream, name: str, data: bytes) -> None:
+    await stream.send_all(b"event: %b\ndata: %b\n\n" % (name.encode(), data))

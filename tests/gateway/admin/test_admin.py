@@ -334,6 +334,27 @@ async def test_access_is_taken_away_and_given_back_by_name(what, operated):
     assert operated.asked == [(what, "16:https://idp.test:3:ann", HERE)]
 
 
+async def test_accounts_are_ended_and_sealed_anew(operated):
+    assert (await act(operated, "/api/accounts/disconnect", b'{"principal": "ann"}')).status_code == 200
+    assert (await act(operated, "/api/vault/rewrap", b"{}")).status_code == 200
+    ended = ("accounts-disconnect", "ann", {"principal": "ann", **HERE})
+    assert operated.asked == [ended, ("rewrap", "", HERE)]
+
+
+@pytest.mark.parametrize(
+    ("path", "headers", "data", "status"),
+    [
+        ("accounts/disconnect", {"Origin": "http://evil.example"}, b'{"principal": "ann"}', 403),
+        ("accounts/disconnect", {}, b"{}", 400),
+        ("vault/rewrap", {"Content_Type": "text/plain"}, b"{}", 415),
+        ("vault/rewrap", {}, b"[]", 400),
+    ],
+)
+async def test_no_page_and_no_nonsense_ends_an_account(path, headers, data, status, operated):
+    assert (await act(operated, f"/api/{path}", data, **headers)).status_code == status
+    assert operated.asked == []
+
+
 @pytest.mark.parametrize(
     ("path", "headers", "data", "status"),
     [

@@ -31,3 +31,9 @@ def test_what_the_store_does_not_take_is_a_failure(stagedoor: Callable[..., Resu
     result = stagedoor("principals", "revoke", "ann")
     assert result.exit_code == 1
     assert "the store did not take it" in result.stderr
+
+
+def test_who_loses_his_access_may_lose_his_accounts_too(stagedoor: Callable[..., Result], composition: Any) -> None:
+    composition.told = [(200, {"principal": "ann", "revoked": True}), (200, {"disconnected": 2, "more": False})]
+    assert stagedoor("principals", "revoke", "ann", "--accounts").exit_code == 0
+    assert composition.operated == [("revoke", "ann", {}), ("accounts-disconnect", "", {"principal": "ann"})]
