@@ -1,5 +1,5 @@
-"""The suites' client mode directly on `open_client`: `own_client.py URL`; what is to be done is in the environment, as
-for `client.py`."""
+"""The suites' client mode directly on `open_client`: `own_client.py SOCKET`; what is to be done is in the environment,
+as for `gateway_client.py`. In scenarios about authorization it does nothing."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,16 @@ import trio
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
+from actors.machines.upstream import era
 from gateway.client import Client, McpError
 from stagedoor import open_client
+from tests.conformance.forking import forks
 from tests.support.patience import PATIENCE
 
-SCENARIO = os.environ["MCP_CONFORMANCE_SCENARIO"]
-VERSION = os.environ.get("MCP_CONFORMANCE_PROTOCOL_VERSION") or None
-CONTEXT: dict[str, Any] = json.loads(os.environ.get("MCP_CONFORMANCE_CONTEXT") or "{}")
+NEEDED = ("gateway.app",)
+"""What `open_client` would import in each scenario anew."""
+PLACES = 3
+"""Scenarios at a time."""
 
 SAMPLES = {"string": "x", "integer": 0, "number": 0, "boolean": False, "object": {}, "array": []}
 
@@ -53,7 +57,7 @@ async def every_tool(client: Client) -> None:
 async def given_calls(client: Client) -> None:
     """The calls that the suite names."""
     listed = {tool.name for tool in await client.list_tools()}
-    for call in CONTEXT.get("toolCalls", []):
+    for call in json.loads(os.environ.get("MCP_CONFORMANCE_CONTEXT") or "{}").get("toolCalls", []):
         if call["name"] in listed:
             with suppress(McpError):
                 await client.call_tool(call["name"], call.get("arguments"))
@@ -82,14 +86,19 @@ SCENARIOS: dict[str, Callable[[Client], Awaitable[None]]] = {
 }
 
 
-async def main(url: str) -> None:
+async def main(url: str, scenario: str, version: str) -> None:
     # `open_client` finds the revision by itself where that is the newest; of another one the suite judges the first
     # message too.
-    version = None if VERSION is None or VERSION >= "2026-07-28" else VERSION
+    given = None if version >= "2026-07-28" else version
     with trio.fail_after(PATIENCE):
-        async with open_client(url, version, sampling=lambda params: "", elicitation=elicit, roots=[]) as client:
-            await SCENARIOS[SCENARIO](client)
+        async with open_client(url, given, sampling=lambda params: "", elicitation=elicit, roots=[]) as client:
+            await SCENARIOS[scenario](client)
 
 
 if __name__ == "__main__":
-    trio.run(main, sys.argv[-1])
+    era.SILENCE = PATIENCE  # type: ignore[misc]  # a busy machine is not a server of the older era
+    for module in NEEDED:
+        import_module(module)
+    place = forks(Path(sys.argv[1]), PLACES)[-1]
+    if os.environ["MCP_CONFORMANCE_SCENARIO"] in SCENARIOS:
+        trio.run(main, place, os.environ["MCP_CONFORMANCE_SCENARIO"], os.environ["MCP_CONFORMANCE_PROTOCOL_VERSION"])
