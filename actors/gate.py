@@ -188,8 +188,27 @@ class Gate:
                 return Answer.refusing(errors.bad_event_id())
             stream, epoch, seq = parsed
         reader = randbits(READER_BITS)
+        reply = await self._events(get, found, stream, epoch, seq, reader)
+        if isinstance(reply, Failed) and _goes_on_nowhere(reply) and stream is not None and stream.startswith("g"):
+            # SDK clients would try the same place again, and do without a stream then; so this one gets another, which
+            # says what may have changed.
+            another = await self._events(get, found, None, epoch, seq, reader)
+            if not (isinstance(another, Answer) and another.status == 409):
+                # (Who has no place for one has enough that say it.)
+                self._services.telemetry.count("stagedoor_gaps_total", ("lost",))
+                reply = another
+        if isinstance(reply, Failed):
+            return Answer.refusing(_resume_refusal(reply)) if found.alive else None
+        if isinstance(reply, Streaming) and isinstance(reply.source, FollowedStream):
+            reply.source.comes_back = can_use(get.headers.get(VERSION_HEADER, ""), "priming")
+        return reply
+
+    async def _events(
+        self, get: Get, session: Session, stream: str | None, epoch: int, seq: int, reader: int
+    ) -> Reply | Failed | None:
+        """What a session answers to a GET; why it can't go on with the stream; or None, as `_get`."""
         try:
-            outcome = await found.call(
+            outcome = await session.call(
                 lambda reply: GetEvents(stream, epoch, seq, reply, reader, rights=get.rights),
                 self._services.limits.admission,
             )
@@ -202,12 +221,8 @@ class Gate:
             return Answer.refusing(errors.overloaded("the session is being restored")) if down.reason.abnormal else None
         where = session_key(get.headers[SESSION_HEADER]), get.principal, get.endpoint
         if isinstance(outcome, BEGUN):
-            reply = await self._begin(outcome, where, found, reader)
-        else:
-            reply = self._held(outcome, where, reader=reader)
-        if isinstance(reply, Streaming) and isinstance(reply.source, FollowedStream):
-            reply.source.comes_back = can_use(get.headers.get(VERSION_HEADER, ""), "priming")
-        return reply
+            return await self._begin(outcome, where, reader)
+        return self._held(outcome, where, reader=reader)
 
     async def delete(self, delete: Delete) -> Answer:
         """A DELETE: the end of a session. What an actor had not taken when it ended is offered to its next life, for
@@ -365,8 +380,8 @@ class Gate:
 
         return search
 
-    async def _begin(self, source: Follower | MailFeed, where: Where, session: Session, reader: int) -> Reply | None:
-        """None: the session has ended."""
+    async def _begin(self, source: Follower | MailFeed, where: Where, reader: int) -> Reply | Failed:
+        """The rest of a stream, or why it can't be had."""
         follower = (
             source
             if isinstance(source, Follower)
@@ -386,7 +401,7 @@ class Gate:
                 self._services.telemetry.count("stagedoor_gaps_total", ("trimmed",))
             return Streaming(self._hold(follower, where, (), reader) if isinstance(follower, Follower) else follower)
         self._services.telemetry.count("stagedoor_resumes_total", ("missed",))
-        return Answer.refusing(_resume_refusal(failed)) if session.alive else None
+        return failed
 
 
 class _Letter(Struct, frozen=True):
@@ -430,6 +445,11 @@ def _with_session(reply: Reply, session_id: str) -> Reply:
     if reply.status != 200 or b'"result"' not in reply.body:
         return reply  # initialize failed: there is no session
     return Answer(reply.status, reply.body, (*reply.headers, header))
+
+
+def _goes_on_nowhere(failed: Failed) -> bool:
+    """There is the stream, and no way on from that place."""
+    return failed.reason in (Refused.GONE, Refused.SEQ) and failed.head > 0
 
 
 def _resume_refusal(failed: Failed) -> ProtocolError:

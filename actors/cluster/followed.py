@@ -329,11 +329,11 @@ class FollowedStream:
 
     def _miss(self, after: int, resumed: int | None, reason: str) -> None:
         if resumed is None:
-            self._failed = self._failed or Failed(Refused.SEQ, "the stream was lost before its end")
+            self._failed = self._failed or Failed(Refused.SEQ, "the stream was lost before its end", after)
         elif self.stream.startswith("p"):
             self.gap = self.gap or {"after": after, "resumed": resumed, "reason": reason}
         elif self._unwritten:
-            self._failed = Failed(Refused.GONE, "events were lost, and nobody is left to say so")
+            self._failed = Failed(Refused.GONE, "events were lost, and nobody is left to say so", resumed)
             self._step(fl.Superseded())
 
     def _finish(self, *, whole: bool) -> None:

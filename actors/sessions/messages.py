@@ -50,8 +50,9 @@ def unanswered(messages: Sequence[Message], *, batch: bool) -> Answer:
 
 
 class GetEvents(Struct, frozen=True):
-    """A GET; `stream` for a resumption after (epoch, seq). `reader`: the client's connection; 0: that of the POST.
-    `again`: it had the stream before, and lost its owner. The reply gets an Answer, Streaming or a Follower."""
+    """A GET; `stream` for a resumption after (epoch, seq); without, that is where its client has missed what came then.
+    `reader`: the client's connection; 0: that of the POST. `again`: it had the stream before, and lost its owner. The
+    reply gets an Answer, Streaming or a Follower."""
 
     stream: str | None
     epoch: int

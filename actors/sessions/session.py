@@ -613,6 +613,10 @@ class SessionActor(Actor):
         if message.again and self.recorder.read_by_newer(message.stream or "", message.reader):
             message.reply.answer(Answer.refusing(errors.superseded()))
             return
+        if message.epoch > self.record.grant.epoch and self.services.cluster.doubtful:
+            # Its client was served by a later life of the session, of which this process can't hear at present.
+            message.reply.answer(Answer.refusing(errors.store_away()))
+            return
         if not message.again:
             self.rights = message.rights
             if self.services.table.value.policy is not None:
@@ -621,6 +625,8 @@ class SessionActor(Actor):
         self._gets = put(self._gets, connection, message)
         message.reply.on_abandon = lambda: self.ctx.ref.reply(ev.Detached(connection, message.stream or ""))
         self.event(ev.Attached(connection, message.stream, message.epoch, message.seq))
+        if message.stream is None and message.seq:
+            self._events_missing(EventsMissed())
 
     def _recover(self, message: sm.Recover) -> None:
         """As a resumption by a client that was not given an id: a stream without its last event still owes these."""
@@ -836,7 +842,8 @@ class SessionActor(Actor):
         if get is None:
             return
         connection, head = None, 0
-        if effect.live or self.recorder.holds(effect.stream):
+        ending = effect.stream not in self._state.streams and self.recorder.holds(effect.stream)
+        if effect.live or ending:
             connection, head = self.recorder.follow(effect, effect.connection, self._recovering, get.reader)
         key = self.identity.key
         follower = Follower(self.services.store, key, effect.stream, effect.epoch, effect.seq, connection, head)

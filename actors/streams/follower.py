@@ -104,11 +104,11 @@ class Follower:
         if isinstance(outcome, Failed):
             return outcome
         if self.connection is None and outcome.lost is not None and not self._answers:
-            return Failed(Refused.GONE, "events were lost, and nobody is left to say so")
+            return Failed(Refused.GONE, "events were lost, and nobody is left to say so", outcome.head)
         self._take(outcome)
         if self.connection is None and not self._more and not outcome.finished:
             # Nobody will go on with it: its log was lost to the session while it ran.
-            return Failed(Refused.SEQ, "the stream was lost before its end")
+            return Failed(Refused.SEQ, "the stream was lost before its end", outcome.head)
         return None
 
     def _take(self, replay: Replay) -> None:

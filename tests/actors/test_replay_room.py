@@ -378,8 +378,8 @@ async def test_what_a_client_that_begins_anew_has_left_behind_makes_room(autojum
         assert shed(gateway) == 0
 
 
-async def test_a_get_stream_that_gave_up_its_place_has_nobody_to_tell_of_its_hole(autojump_clock):
-    """Four that are read, and it is over: who comes back for what was trimmed of it is refused."""
+async def test_who_comes_back_for_what_was_trimmed_of_a_stream_that_is_over_gets_another_one(autojump_clock):
+    """Unless four are read, on which its client hears of everything."""
     backend = Backend("alpha")
     async with (
         open_gateway(backend, log_events=1_000) as gateway,
@@ -391,6 +391,17 @@ async def test_a_get_stream_that_gave_up_its_place_has_nobody_to_tell_of_its_hol
         again = client.listen(events.events[5].id)
         assert await again.head() == 400
         assert "no longer kept" in again.messages[0]["error"]["message"]
+        fresh[0].drop()
+        await gateway.settle()
+        another = client.listen(events.events[5].id)
+        assert await another.head() == 200
+        await trio.sleep(1)
+        assert sorted(m["method"] for m in another.messages) == [
+            "notifications/prompts/list_changed",
+            "notifications/resources/list_changed",
+            "notifications/tools/list_changed",
+        ]
+        assert gateway.telemetry.total("stagedoor_gaps_total", "lost") == 1
 
 
 async def test_what_was_not_written_is_never_trimmed(autojump_clock):

@@ -10,6 +10,7 @@ from actors.gate import parse_event_id
 from tests.support.door_client import Client, Pending
 from tests.support.harness import Gateway, open_replicas
 from tests.support.mcp_backend import Backend
+from tests.support.outages import Wire
 
 URI = "test:///a"
 CHANGES = {
@@ -118,3 +119,61 @@ async def test_who_has_what_is_there_misses_nothing_as_its_session_is_taken_over
         assert kept == [*range(kept[0], 805)]
         assert in_order(again)
         assert three.telemetry.total("stagedoor_gaps_total") == 0
+
+
+@pytest.mark.parametrize("where", ["at the owner", "elsewhere", "at the next owner"])
+async def test_who_has_events_that_nobody_else_has_any_more_gets_another_stream(autojump_clock, where):
+    """From such a place there is no way on: the number may be another event's by now."""
+    alpha = Backend("alpha", kind="http")
+    async with open_replicas(3, alpha) as (one, two, three):
+        client, events = await reading(one, alpha, 10)
+        before = one.store.snapshot()
+        again = client.listen(ids(events)[-1])
+        await say(alpha, 10, 13)
+        again.drop()
+        await one.settle()
+        one.kill(at_once=True)
+        two.store.lose(before)
+        client.to(two)
+        await client.call("ping")
+        if where == "elsewhere":
+            client.to(three)
+        if where == "at the next owner":
+            two.kill(at_once=True)
+            client.to(three)
+        last = client.listen(ids(again)[-1])
+        assert await last.head() == 200
+        await trio.sleep(5)
+        await say(alpha, 13, 16)
+        assert numbers(last) == [13, 14, 15]
+        assert in_order(last)
+        assert changed(last) == CHANGES
+        streams = [{id.partition(":")[0] for id in ids(pending)} for pending in (events, last)]
+        assert not streams[0] & streams[1]
+        asked = two if where == "at the owner" else three
+        assert asked.telemetry.total("stagedoor_gaps_total", "lost") == 1
+
+
+async def test_who_is_owner_no_more_and_cannot_know_it_asks_for_patience(autojump_clock):
+    """A place of a later life of the session is no mistake of the client."""
+    alpha = Backend("alpha", kind="http")
+    async with open_replicas(2, alpha) as (one, two):
+        wire = Wire([one, two])
+        client, events = await reading(one, alpha, 3)
+        wire.break_for(30.0, 0)
+        await trio.sleep(8)
+        client.to(two)
+        again = client.listen(ids(events)[-1])
+        assert await again.head() == 200
+        await trio.sleep(1)
+        again.drop()
+        await two.settle()
+        client.to(one)
+        early = client.listen(ids(again)[-1])
+        assert await early.head() == 503
+        await trio.sleep(30)
+        late = client.listen(ids(again)[-1])
+        assert await late.head() == 200
+        await say(alpha, 3, 5)
+        assert numbers(late) == [3, 4]
+        assert in_order(late)

@@ -274,6 +274,9 @@ def _resume(session: Session, event: ev.Attached) -> Step:
     another = epoch < stream.opener or (event.seq == 0 and epoch != stream.opener and stream.opener > 0)
     if epoch > session.epoch or event.seq > stream.seq or another:
         # No place of ours; whoever reads the stream must not suffer from it.
+        if stream.post is None:
+            # Events that the store has lost: the log knows how far it goes.
+            return session, [fx.Follow(event.connection, name, epoch, event.seq, 0, False)]
         return session, [fx.RefuseGet(event.connection, errors.bad_event_id())]
     waiting = session.box
     # What it held when its reader went comes once more from its log, after the client's cursor.

@@ -266,10 +266,20 @@ def test_a_resumed_post_stream_gets_nothing_but_its_own(session: SessionDriver) 
 
 @pytest.mark.parametrize(("epoch", "seq"), [(37, 1), (36, 2), (35, 2)])
 def test_a_cursor_that_can_not_be_is_refused_and_harms_nobody(session: SessionDriver, epoch: int, seq: int) -> None:
+    session.post(call(1))
+    session.step(ev.StreamTurnDue(session.last))
+    before = session.session
+    refused = only(fx.RefuseGet, session.get("p1", epoch, seq))
+    assert refused.error.status == 400
+    assert session.session is before
+
+
+@pytest.mark.parametrize(("epoch", "seq"), [(37, 1), (36, 2), (35, 2)])
+def test_one_of_a_get_stream_is_left_to_the_log_and_harms_nobody(session: SessionDriver, epoch: int, seq: int) -> None:
     session.get()
     before = session.session
-    refused = only(fx.RefuseGet, session.get("g1", epoch, seq))
-    assert refused.error.status == 400
+    follow = only(fx.Follow, session.get("g1", epoch, seq))
+    assert follow == fx.Follow(session.last, "g1", epoch, seq, 0, False)
     assert session.session is before
 
 

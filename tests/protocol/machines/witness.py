@@ -337,7 +337,8 @@ class Witness:
             assert self.streams[effect.stream].seq == effect.head
             self.streams[effect.stream].connection = effect.connection
         else:
-            assert effect.stream not in self.streams
+            stream = self.streams.get(effect.stream)
+            assert stream is None or stream.post is None, "what comes of a call's stream is live"
 
     def _refuse_get(self, effect: fx.RefuseGet) -> None:
         assert effect.error.status >= 400
