@@ -429,6 +429,7 @@ def started(settings: Settings, main: Callable[[], Awaitable[int]], *instruments
     """Runs a process of the gateway, and says why it could not be; its exit status. Raises ServeFailedError."""
     configure(settings.log.level, settings.log.format, settings.secrets)
     log = get_log("stagedoor")
+    lifecycle.keep_free_memory()
     lifecycle.load_libraries(settings)
     lifecycle.collect_again()
     try:

@@ -1,5 +1,6 @@
 """From start to drain: opens what the gateway stands on, in order, and closes it in the reverse one."""
 
+import ctypes
 import gc
 import json
 import os
@@ -91,6 +92,13 @@ GARBAGE_SLACK = 128 * 1024 * 1024
 """By so much, factor and bytes, it may grow before it looks for garbage everywhere."""
 
 
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
+LARGE_BLOCK = 4 * 1024 * 1024
+"""Bytes from which on memory is taken from the system for itself, and given back at once."""
+FREE_KEPT = 16 * 1024 * 1024
+"""Bytes of free memory at the end of the heap that are kept for what comes."""
+
+
 class ClusterStore(Store, Cluster, Protocol):
     """A store, who else works on it, and what they share besides."""
 
@@ -125,6 +133,19 @@ def tune_gc() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(200_000, 50, 1000)
+
+
+def keep_free_memory() -> None:
+    """A message of a megabyte uses the memory that the one before had. As it comes, the C library gives every large
+    block back at once, and the system clears each page of the next (of a large result that was a quarter of the CPU).
+    What the environment says (`MALLOC_TRIM_THRESHOLD_`, `MALLOC_MMAP_THRESHOLD_`) holds; libraries other than glibc
+    have no such choice."""
+    if "MALLOC_TRIM_THRESHOLD_" in os.environ or "MALLOC_MMAP_THRESHOLD_" in os.environ:
+        return
+    with suppress(AttributeError, OSError):
+        libc = ctypes.CDLL(None)
+        libc.mallopt(_M_MMAP_THRESHOLD, LARGE_BLOCK)
+        libc.mallopt(_M_TRIM_THRESHOLD, FREE_KEPT)
 
 
 def memory_used() -> int:
@@ -541,6 +562,7 @@ __all__ = [
     "collect_again",
     "collect_garbage",
     "crash_logger",
+    "keep_free_memory",
     "load_libraries",
     "longest_drain",
     "machine_key",
