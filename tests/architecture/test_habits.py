@@ -39,6 +39,8 @@ OF_LIBRARIES = {
 def private(path: Path) -> list[str]:
     """What the file uses of other objects that is theirs alone: names with an underscore in front, but for those of its
     own classes and of what they inherit from."""
+    if re.search(r"(?<!\bself)(?<!\bcls)\._(?!_)", text(path)) is None:
+        return []  # most files: they need not be parsed
     own = {node.name for node in ast.walk(tree(path)) if isinstance(node, ast.ClassDef)} | {"self", "cls", "super()"}
     found = []
     for node in ast.walk(tree(path)):
