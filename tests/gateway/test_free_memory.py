@@ -28,10 +28,8 @@ pytestmark = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="of ot
 def faults(before: str, **environment: str) -> int:
     """Pages that the system had to give anew for six messages of a MiB that came and went."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
-    command = [sys.executable, "-c", FAULTS.format(before=before)]
-    done = subprocess.run(
-        command, env=inherited | environment, cwd=Path(__file__).parents[2], capture_output=True, check=True, timeout=120
-    )
+    command, top = [sys.executable, "-c", FAULTS.format(before=before)], Path(__file__).parents[2]
+    done = subprocess.run(command, env=inherited | environment, cwd=top, capture_output=True, check=True, timeout=120)
     return int(done.stdout)
 
 
