@@ -12,7 +12,8 @@ import trio
 
 from actors.duplex import Duplex
 from actors.machines.upstream.breaker import BreakerState
-from actors.ports import Asker, Log, Store
+from actors.ports import Asker, Log, Principal, Rights, Store
+from actors.protocol.rights import STATIC
 from actors.protocol.table import BackendSpec, Table
 from actors.runtime import System, SystemFailed, open_system
 from actors.sessions.router import session_key
@@ -298,11 +299,11 @@ class Gateway:
         assert self.actors is not None
         return self.actors.services.table.value
 
-    async def _who(self, token: str) -> str | None:
+    async def _who(self, token: str) -> Asker | None:
         """Whose a configured token is."""
-        return next(
-            (name for name, known in self.settings.auth.tokens if compare_digest(known.encode(), token.encode())), None
-        )
+        auth = self.settings.auth
+        name = next((name for name, known in auth.tokens if compare_digest(known.encode(), token.encode())), None)
+        return Asker(Principal(name), auth.rights.get(name, Rights(STATIC, name))) if name is not None else None
 
     def _on_batch(self, operations: int, seconds: float) -> None:
         self.metrics.observe("stagedoor_store_batch_size", float(operations))

@@ -27,7 +27,7 @@ def authorization(
     good token of an issuer."""
     auth = settings.auth
     if not auth.issuers:
-        return partial(Authorization, revocations=revocations, audit=audit)
+        return partial(Authorization, revocations=revocations, audit=audit, public_url=settings.public_url)
     from gateway.oauth.http import GuardedHttp
     from gateway.oauth.mirror import Mirror
     from gateway.oauth.verifier import TokenVerifier

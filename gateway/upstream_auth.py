@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from gateway.oauth.service import Authorization
     from gateway.oauth.vault import Place
 
-Who = Callable[[str], Awaitable[str | None]]
+Who = Callable[[str], Awaitable[Asker | None]]
 """Whose a token of the gateway's is."""
 
 

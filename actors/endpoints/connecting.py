@@ -29,6 +29,8 @@ HOLDS: Final = 3
 """Times that one call is held: to connect, and for further rights."""
 HELD_MAX: Final = 64
 """Calls of one client that are held; a further one is answered with the address of the page."""
+OURS: Final = "Internal error: "
+"""How the message of an error begins that is not the client's fault."""
 COMPLETE: Final = "notifications/elicitation/complete"
 CONNECT: Final = "connect"
 """The tool that stands for a server whose lists need an account."""
@@ -76,6 +78,9 @@ class Asker(Protocol):
     @property
     def bits(self) -> ClientBits:
         """What the client can be asked."""
+
+    def client_info(self, call: int) -> Raw:
+        """What the client whose call it is says of itself."""
 
     def ask(self, call: int, id: str, params: Raw) -> None:
         """Sends the user to a page, by the client. `answered` follows, or the call is over with it."""
@@ -145,7 +150,7 @@ class Connecting:
         error = _read(message.payload)
         if error is None or error.data.reason != "not_connected" or error.data.executed != "no":
             return False
-        return self.hold(effect, backend, error.message)
+        return self.hold(effect, backend, error.message.removeprefix(OURS))
 
     def hold(self, effect: fx.Dispatch, backend: str, message: str = "") -> bool:
         """Has the client send its user to the page, and the call wait; False if it has waited often enough."""
@@ -164,7 +169,8 @@ class Connecting:
     def _invite(self, call: int) -> None:
         held, ref, accounts = self.held[call], self._ctx().ref, self._accounts
         assert accounts is not None
-        accounts.invite(self._principal, held.backend, lambda found: ref.reply(Invited(call, found)))
+        client = client_name(self._asker.client_info(call))
+        accounts.invite(self._principal, held.backend, client, lambda found: ref.reply(Invited(call, found)))
 
     def _wait(self, call: int) -> None:
         held, ref, accounts = self.held[call], self._ctx().ref, self._accounts
@@ -252,6 +258,14 @@ class Connecting:
     def _end(self, call: int, ok: bool, payload: Raw) -> None:
         self.forget(call)
         self._asker.end(call, ok, payload)
+
+
+def client_name(info: Raw) -> str:
+    """What a client is called in its `Implementation`, if it says so."""
+    try:
+        return json.text_member(info, "title") or json.text_member(info, "name") or ""
+    except errors.Malformed:
+        return ""
 
 
 class _Data(Struct, frozen=True):

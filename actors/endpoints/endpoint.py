@@ -184,6 +184,10 @@ class Endpoint(ABC):
     # Calls that wait for their user's account (as `connecting.Asker`)
 
     @abstractmethod
+    def client_info(self, call: int) -> Raw:
+        """What the client whose call it is says of itself."""
+
+    @abstractmethod
     def ask(self, call: int, id: str, params: Raw) -> None:
         """Sends the user to a page."""
 

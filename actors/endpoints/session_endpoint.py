@@ -162,6 +162,11 @@ class SessionEndpoint(Endpoint):
 
     # Accounts
 
+    def client_info(self, call: int) -> Raw:
+        """As in `Endpoint`."""
+        client = self.host.client
+        return client.info if client is not None else EMPTY
+
     def ask(self, call: int, id: str, params: Raw) -> None:
         """As in `Endpoint`: a server request like any other, of nobody's."""
         self.host.event(ev.ServerRequested("", call, id, "elicitation/create", params, None, False))
@@ -181,7 +186,7 @@ class SessionEndpoint(Endpoint):
         elif not self.naming.configured:
             self.refuse(effect.call, self.naming.unconfigured())
         elif method == INITIALIZE:
-            self._initialize(effect.call)
+            self._initialize(effect)
         elif method in tasks.ASKING:
             self.tasks.dispatch(effect)
         elif self.naming.merges:
@@ -264,8 +269,9 @@ class SessionEndpoint(Endpoint):
 
     # The handshake
 
-    def _initialize(self, call: int) -> None:
+    def _initialize(self, effect: fx.Dispatch) -> None:
         """A single server answers itself. For several the gateway does, and waits for none of them."""
+        call = effect.call
         if self.merged is not None:
             self.end(call, True, self._superset(self.merged))
             return
@@ -275,7 +281,10 @@ class SessionEndpoint(Endpoint):
 
         def ready(server_info: ServerInfo | None, error: Raw) -> None:
             if server_info is None:
-                self.end(call, False, error)
+                # Who has no account at the server hears where to connect it: he can be asked nothing yet.
+                self.connecting.note(effect, backend)
+                if not self.connecting.takes(UpstreamOutcome(backend, call, False, error)):
+                    self.end(call, False, error)
             else:
                 offers = self.tasks.offers(backend, server_info)
                 self.end(call, True, initialize_result(server_info, self.host.version, with_tasks=offers))

@@ -218,6 +218,11 @@ class ModernEndpoint(Endpoint):
 
     # Accounts
 
+    def client_info(self, call: int) -> Raw:
+        """As in `Endpoint`."""
+        request = self.host.running.get(call)
+        return request.envelope.info if request is not None else EMPTY
+
     def ask(self, call: int, id: str, params: Raw) -> None:
         """As in `Endpoint`: the result asks, and the client comes again."""
         self.end(call, True, self.host.connecting(call, self.connecting.held[call].backend, params))

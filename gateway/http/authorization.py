@@ -59,6 +59,7 @@ class Authorization:
         mirror: Callable[[], Awaitable[bytes | None]] | None = None,
         audit: Audit = NO_AUDIT,
         note: Callable[[Asker, str], Awaitable[None]] | None = None,
+        public_url: str = "",
     ) -> None:
         """`note` is told of each good token of an issuer, before what it came with goes on."""
         self._audit = audit
@@ -70,6 +71,7 @@ class Authorization:
         self._verifier = verifier
         self._revocations = revocations
         self._issuers = resource.issuers if resource is not None else ()
+        self._prefix = urlsplit(resource.url if resource is not None else public_url).path.rstrip("/")
 
     async def admit(self, scope: Scope, headers: Mapping[str, str], target: Route | None) -> Asker | Answer:
         """Who asks for this; nothing of a body is read before. The answer is to whom that can't be told of."""
@@ -174,7 +176,7 @@ class Authorization:
     @property
     def prefix(self) -> str:
         """What the path of each address begins with where a proxy has put the gateway below a path."""
-        return urlsplit(self._resource.url).path if self._resource is not None else ""
+        return self._prefix
 
     # Challenges (RFC 6750, section 3; MCP 2026-07-28, authorization, "Error Handling")
 

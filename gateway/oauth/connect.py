@@ -9,7 +9,7 @@ import ipaddress
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http.cookies import CookieError, SimpleCookie
 from typing import Any, Final, Literal
 from urllib.parse import parse_qsl, urlsplit
@@ -17,7 +17,7 @@ from urllib.parse import parse_qsl, urlsplit
 import msgspec
 from msgspec import Struct
 
-from actors.ports import Log, Sealer
+from actors.ports import NO_RIGHTS, Asker, Log, Rights, Sealer
 from actors.protocol.table import BackendSpec, Table
 from gateway.oauth import grants, pages
 from gateway.oauth.errors import AwayError, OAuthError, shown
@@ -28,6 +28,8 @@ from gateway.oauth.vault import Place
 
 SESSION: Final = 900.0
 """Seconds for which a browser is known to be a principal's."""
+LONGEST_RIGHTS: Final = 1500
+"""Bytes of the rights of who is there; a cookie may have 4096."""
 LONGEST_FORM: Final = 32 * 1024
 """Bytes of a form."""
 HEADERS: Final = (
@@ -95,6 +97,7 @@ class _Browser(Struct, frozen=True):
     nonce: str = ""
     principal: str = ""
     until: float = 0.0
+    rights: Rights = NO_RIGHTS
 
 
 class Connect:
@@ -109,7 +112,7 @@ class Connect:
         authorization: Authorization[Any],
         table: Callable[[], Table],
         sealer: Sealer,
-        who: Callable[[str], Awaitable[str | None]],
+        who: Callable[[str], Awaitable[Asker | None]],
         sign_in: SignIn | None,
         log: Log,
     ) -> None:
@@ -123,11 +126,15 @@ class Connect:
         self._who = who
         self._sign_in = sign_in
         self._log = log
+        self._prefix = urlsplit(public_url).path.rstrip("/")
+        """Below which all pages are, where a proxy has put the gateway below a path."""
         self._secure = public_url.startswith("https://")
         self._cookie = "__Host-stagedoor" if self._secure else "stagedoor"
 
     async def __call__(self, request: Request) -> Page:
         """One page; whatever goes wrong is one too."""
+        if self._prefix and request.path.startswith(f"{self._prefix}/"):
+            request = replace(request, path=request.path.removeprefix(self._prefix))
         if request.path == pages.STYLE_PATH:
             return Page(200, pages.STYLE.encode(), HEADERS[1:4], "text/css; charset=utf-8")
         if request.path == "/connect/client-metadata.json":
@@ -145,7 +152,7 @@ class Connect:
             return self._page(503, "Not possible just now", pages.text(f"{error}. Try again in a while."))
         except OAuthError as error:
             self._log.info("connect_failed", reason=error.reason, error=str(error))
-            return self._page(400, "That did not work", pages.text(str(error)), pages.link("/connect", "Your accounts"))
+            return self._page(400, "That did not work", pages.text(str(error)), self._all())
 
     def _client_metadata(self) -> Page:
         url = self._client_metadata_url or f"{self._base}/connect/client-metadata.json"
@@ -195,7 +202,7 @@ class Connect:
 
     async def _ask_who(self, request: Request, browser: _Browser, wanted: str | None) -> Page:
         """The page that asks who is there, or what comes of its form."""
-        login, here = self._login, request.path
+        login, here = self._login, self._at(request.path)
         if login.mode == "oidc" and self._sign_in is not None:
             issuer = self._sign_in.issuer_of(wanted)
             if request.method != "POST":
@@ -212,9 +219,9 @@ class Connect:
             return self._onward(browser, "Sign in", onward)
         if login.mode == "token":
             if request.method == "POST" and "token" in request.form:
-                principal = await self._who(self._checked(request, browser)["token"])
-                if principal is not None:
-                    known = msgspec.structs.replace(browser, principal=principal, until=time.time() + SESSION)
+                asker = await self._who(self._checked(request, browser)["token"])
+                if asker is not None:
+                    known = _known(browser, asker.principal.name, asker.rights)
                     return self._onward(known, "Thank you", here)
             tried = pages.text("This token is not known here.") if request.method == "POST" else ""
             field = pages.secret_field("token", "Your token for this gateway")
@@ -234,8 +241,19 @@ class Connect:
             return await self._ask_who(request, browser, None)
         if request.method == "POST" and "action" in request.form:
             return await self._act(request, browser, principal)
-        entries = [await self._entry(principal, spec) for spec in self._personal()]
-        return self._with(browser, "Your accounts", pages.accounts(entries, self._csrf(browser)))
+        seen = self._seen(principal, browser)
+        found = [(spec, await self._entry(principal, spec)) for spec in self._personal()]
+        entries = [entry for spec, entry in found if entry.any or seen(spec)]
+        return self._with(browser, "Your accounts", pages.accounts(entries, self._csrf(browser), self._at("/connect")))
+
+    def _seen(self, principal: str, browser: _Browser) -> Callable[[BackendSpec], bool]:
+        """Which servers the rules show to who is there, as far as it is known here what he may. Where he has an account
+        he sees it all the same, so that he can end it."""
+        policy = self._table().policy
+        if policy is None or not policy.enforced:
+            return lambda spec: True
+        standing = policy.standing(principal, browser.rights)
+        return lambda spec: standing.sees(spec.name)
 
     def _personal(self) -> list[BackendSpec]:
         return [spec for spec in self._table().backends.values() if spec.connectable]
@@ -251,12 +269,14 @@ class Connect:
         spec = self._table().backends.get(given.get("backend", ""))
         if spec is None or not spec.connectable:
             raise OAuthError("unknown_server", "there is no such server")
+        if given["action"] != "disconnect" and not self._seen(principal, browser)(spec):
+            raise OAuthError("unknown_server", "there is no such server")
         if given["action"] == "disconnect":
             await self._authorization.disconnect(self._flows, spec, principal)
-            return self._onward(browser, "Disconnected", "/connect")
+            return self._onward(browser, "Disconnected", self._at("/connect"))
         account = self._authorization.account(spec, principal)
         handle = await self._flows.begin(self._authorization.flow_of(account))
-        return self._onward(browser, "Connect", f"/connect/{handle}")
+        return self._onward(browser, "Connect", self._at(f"/connect/{handle}"))
 
     # One flow
 
@@ -265,14 +285,14 @@ class Connect:
         spec = self._table().backends.get(flow.backend) if flow is not None else None
         if flow is None or spec is None or not spec.connectable or url_of(spec) != flow.url:
             words = pages.text("This link is over. Open your accounts, or try again in your client.")
-            return self._page(404, "Nothing here", words, pages.link("/connect", "Your accounts"))
+            return self._page(404, "Nothing here", words, self._all())
         principal = self._principal(request, browser, flow.principal)
         if principal is None:
             return await self._ask_who(request, browser, flow.principal)
         if principal != flow.principal:
             self._log.warning("connect_refused", backend=flow.backend, why="another principal")
             words = "This link was made for somebody else. It connects an account for him and not for you."
-            return self._page(403, "Not for you", pages.text(words), pages.link("/connect", "Your accounts"))
+            return self._page(403, "Not for you", pages.text(words), self._all())
         if request.method == "POST" and request.form.get("action") == "connect":
             return await self._pressed(request, browser, handle, flow, spec)
         return await self._offer(browser, handle, flow, spec)
@@ -280,8 +300,9 @@ class Connect:
     async def _offer(self, browser: _Browser, handle: str, flow: Flow, spec: BackendSpec) -> Page:
         """What will be connected, and where: the user decides."""
         assert spec.auth is not None
-        here, action = f"/connect/{handle}", [("action", "connect")]
-        known = [("Server", spec.name), ("At", urlsplit(flow.url).netloc), ("Asked for by", shown(flow.client))]
+        here, action = self._at(f"/connect/{handle}"), [("action", "connect")]
+        asked = f"{shown(flow.client)} (as it calls itself)" if flow.client else ""
+        known = [("Server", spec.name), ("At", urlsplit(flow.url).netloc), ("Asked for by", asked)]
         if spec.auth.mode == "key":
             field = pages.secret_field("key", f"Your API key for {spec.name}")
             form = pages.form(here, self._csrf(browser), "Connect", action, field)
@@ -316,8 +337,8 @@ class Connect:
         if request.method == "POST" or not 0 < len(state) <= 256:
             raise OAuthError("bad_state", "this answer is of no sign-in that is under way: begin again")
         if self._sign_in is not None and self._sign_in.is_its(state):
-            principal, onward = await self._sign_in.finish(state, browser.nonce, answer)
-            known = msgspec.structs.replace(browser, principal=principal, until=time.time() + SESSION)
+            principal, rights, onward = await self._sign_in.finish(state, browser.nonce, answer)
+            known = _known(browser, principal, rights)
             return self._onward(known, "Thank you", onward)
         pending = await self._flows.take(state, browser.nonce)
         principal_here = self._principal(request, browser, pending.principal)
@@ -337,17 +358,29 @@ class Connect:
 
     # Making pages
 
+    def _all(self) -> str:
+        return pages.link(self._at("/connect"), "Your accounts")
+
+    def _at(self, path: str) -> str:
+        return self._prefix + path
+
     def _page(self, status: int, title: str, *body: str) -> Page:
-        return Page(status, pages.page(title, *body), HEADERS)
+        return Page(status, pages.page(title, *body, root=self._prefix), HEADERS)
 
     def _with(self, browser: _Browser, title: str, *body: str, status: int = 200) -> Page:
-        return Page(status, pages.page(title, *body), (*HEADERS, self._kept(browser)))
+        return Page(status, pages.page(title, *body, root=self._prefix), (*HEADERS, self._kept(browser)))
 
     def _onward(self, browser: _Browser, title: str, to: str) -> Page:
         """Goes on by a link, and by itself: a redirect would be one of the form's, which the page's policy forbids, and
         would carry the form with it (RFC 9700, section 4.12)."""
-        body = pages.page(title, pages.link(to, "Go on", button=True), onward=to)
+        body = pages.page(title, pages.link(to, "Go on", button=True), onward=to, root=self._prefix)
         return Page(200, body, (*HEADERS, self._kept(browser)))
+
+
+def _known(browser: _Browser, principal: str, rights: Rights) -> _Browser:
+    """It is this principal's for a while. Of rights that are too large for a cookie nothing is kept."""
+    kept = rights if len(msgspec.json.encode(rights)) <= LONGEST_RIGHTS else NO_RIGHTS
+    return msgspec.structs.replace(browser, principal=principal, until=time.time() + SESSION, rights=kept)
 
 
 def _pairs(text: str) -> dict[str, str]:

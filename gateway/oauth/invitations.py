@@ -1,13 +1,16 @@
 """`Accounts`: what actors are told of users' accounts, and how their users come to the pages."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from actors.ports import Done, Failed, Invitation, Refused
 from actors.protocol.table import BackendSpec, Table
 from gateway.oauth.errors import AwayError
 from gateway.oauth.flows import Flows
 from gateway.oauth.service import Authorization
+
+CLIENT: Final = 100
+"""Characters of what a client calls itself."""
 
 
 class Invitations:
@@ -31,7 +34,7 @@ class Invitations:
         account = self._authorization.known(spec, principal) if spec is not None else None
         return account is not None and account.blocked
 
-    def invite(self, principal: str, backend: str, done: Done) -> None:
+    def invite(self, principal: str, backend: str, client: str, done: Done) -> None:
         """Begins a flow, or finds the one that waits."""
         spec = self._spec(backend)
         if spec is None:
@@ -41,7 +44,7 @@ class Invitations:
         async def begin() -> None:
             account = self._authorization.account(spec, principal)
             try:
-                handle = await self._flows.begin(self._authorization.flow_of(account))
+                handle = await self._flows.begin(self._authorization.flow_of(account, client[:CLIENT]))
             except AwayError:
                 done(Failed(Refused.AWAY))
                 return

@@ -12,8 +12,8 @@ import msgspec
 from msgspec import Struct
 
 from actors.ports import Sealer, Shelf
-from actors.protocol.issuers import Issuer, subject_of
-from actors.protocol.rights import principal_id
+from actors.protocol.issuers import Issuer, rights_of
+from actors.protocol.rights import Rights, principal_id
 from gateway.oauth import grants
 from gateway.oauth.discovery import Discovery
 from gateway.oauth.errors import OAuthError
@@ -93,8 +93,8 @@ class SignIn:
             more={"nonce": nonce},
         )
 
-    async def finish(self, state: str, browser: str, answer: Mapping[str, str]) -> tuple[str, str]:
-        """Who has signed in, and where he goes on. Raises OAuthError."""
+    async def finish(self, state: str, browser: str, answer: Mapping[str, str]) -> tuple[str, Rights, str]:
+        """Who has signed in, with what rights, and where he goes on. Raises OAuthError."""
         key = shelf_key("sign-in", state)
         found = there(await self._shelf.take(key))
         plain = self._sealer.unseal(found.value.decode(), key.encode()) if found is not None else None
@@ -112,10 +112,10 @@ class SignIn:
         claims = await self._discovery.id_token(pending.issuer, pending.token_endpoint, client, form, self._wall())
         self._check(claims, pending)
         issuer = self._issuers.get(pending.issuer)
-        subject = subject_of(claims, issuer) if issuer is not None else None
-        if subject is None:
+        rights = rights_of(claims, issuer, None) if issuer is not None else None
+        if rights is None:
             raise OAuthError("bad_login", "the login did not say who you are")
-        return principal_id(pending.issuer, subject), pending.onward
+        return principal_id(pending.issuer, rights.subject), rights, pending.onward
 
     def _check(self, claims: Mapping[str, Any], pending: _Pending) -> None:
         audience, expires = claims.get("aud"), claims.get("exp")

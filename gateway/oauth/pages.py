@@ -46,17 +46,18 @@ class Entry:
 
     backend: str
     state: str
-    connected: bool
+    any: bool
+    """Whether there is an account."""
 
 
-def page(title: str, *body: str, onward: str | None = None) -> bytes:
-    """A whole page; `onward`: where it goes on by itself."""
+def page(title: str, *body: str, onward: str | None = None, root: str = "") -> bytes:
+    """A whole page; `onward`: where it goes on by itself; `root`: the path below which all pages are."""
     refresh = f'<meta http-equiv="refresh" content="0;url={escape(onward)}">' if onward is not None else ""
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
         f'<meta name="viewport" content="width=device-width,initial-scale=1">{refresh}'
-        f'<link rel="stylesheet" href="{STYLE_PATH}"></head><body><main><h1>{escape(title)}</h1>{"".join(body)}</main>'
-        "</body></html>"
+        f'<link rel="stylesheet" href="{escape(root)}{STYLE_PATH}"></head>'
+        f"<body><main><h1>{escape(title)}</h1>{''.join(body)}</main></body></html>"
     ).encode()
 
 
@@ -104,17 +105,17 @@ def facts(pairs: Iterable[tuple[str, str]]) -> str:
     return f"<dl>{rows}</dl>"
 
 
-def accounts(entries: Sequence[Entry], csrf: str) -> str:
+def accounts(entries: Sequence[Entry], csrf: str, here: str) -> str:
     """All servers with an account of each user."""
     if not entries:
         return text("No server here needs an account of yours.")
     items = []
     for entry in entries:
         fields = [("backend", entry.backend)]
-        words = "Connect again" if entry.connected else "Connect"
-        buttons = form("/connect", csrf, f"{words}: {entry.backend}", [*fields, ("action", "connect")])
-        if entry.connected:
+        words = "Connect again" if entry.any else "Connect"
+        buttons = form(here, csrf, f"{words}: {entry.backend}", [*fields, ("action", "connect")])
+        if entry.any:
             more = [*fields, ("action", "disconnect")]
-            buttons += form("/connect", csrf, f"Disconnect: {entry.backend}", more, plain=True)
+            buttons += form(here, csrf, f"Disconnect: {entry.backend}", more, plain=True)
         items.append(f"<li><strong>{escape(entry.backend)}</strong> – {escape(entry.state)}{buttons}</li>")
     return f"<ul>{''.join(items)}</ul>"

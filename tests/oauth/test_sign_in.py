@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from actors.ports import Asker
 from actors.protocol.issuers import Issuer
-from actors.protocol.rights import principal_id
+from actors.protocol.rights import Rights, principal_id
 from actors.protocol.table import Table
 from gateway.oauth.connect import Connect, Login, Request
 from gateway.oauth.discovery import Answer, Discovery
@@ -62,7 +63,8 @@ async def test_who_signs_in_at_the_issuer_is_the_principal_of_its_tokens() -> No
     signing = sign_in(idp)
     state = await begun(signing, idp)
     assert signing.is_its(state)
-    assert await signing.finish(state, "browser", {"code": "c"}) == (principal_id(LOGIN, "ann"), "/connect/x")
+    rights = Rights(LOGIN, "ann")
+    assert await signing.finish(state, "browser", {"code": "c"}) == (principal_id(LOGIN, "ann"), rights, "/connect/x")
     with pytest.raises(OAuthError):
         await signing.finish(state, "browser", {"code": "c"})
 
@@ -108,7 +110,7 @@ async def test_a_login_proxy_is_believed_from_its_own_addresses_only(nursery: An
         shelf, SEALER, Vault(shelf, SEALER), Discovery(idp), lambda: 1000.0, redirect_uri="", client_metadata_url=None
     )
 
-    async def nobody(token: str) -> str | None:
+    async def nobody(token: str) -> Asker | None:
         return None
 
     login = Login("proxy", header="X-User", peers=("10.0.0.0/8",))
@@ -131,7 +133,7 @@ async def test_a_cookie_over_https_is_bound_to_the_host(nursery: Any) -> None:
         shelf, SEALER, Vault(shelf, SEALER), Discovery(idp), lambda: 1000.0, redirect_uri="", client_metadata_url=None
     )
 
-    async def nobody(token: str) -> str | None:
+    async def nobody(token: str) -> Asker | None:
         return None
 
     connect = Connect(

@@ -15,11 +15,13 @@ import pytest
 import trio
 
 from actors.protocol.table import Limits
+from gateway.oauth import pages
 from gateway.sealing import AesSealer
 from gateway.store.memory import MemoryStore
 from tests.support.authorized import Running, open_authorized
 from tests.support.oauth import Granted, OAuthWorld, open_oauth_world
 from tests.support.patience import PATIENCE
+from tests.support.wire_client import RpcError
 
 TOKENS = {name: name[0].upper() * 32 for name in ("ann", "bob")}
 TOKENS_OF_TWO = tuple(TOKENS)
@@ -475,3 +477,102 @@ async def test_an_account_that_is_gone_is_used_nowhere_after_seconds(kind: str, 
             before = len(world.calls())
             assert (await client.call("a__whoami"))["isError"] is True
             assert len(world.calls()) == before
+
+
+@pytest.mark.parametrize("kind", ["legacy", "modern"])
+async def test_who_has_no_account_at_the_one_server_of_his_endpoint_hears_where_to_connect_it(
+    kind: str, tmp_path: Path
+) -> None:
+    """Before the handshake nobody can be asked anything: the answer says it."""
+    async with opened(tmp_path, {"eras": kind}) as (world, gateway):
+        client = gateway.legacy("/mcp/a", token=TOKENS["ann"], capabilities=URL_MODE)
+        with pytest.raises(RpcError) as refused:
+            await client.connect()
+        assert refused.value.data["url"] == "http://127.0.0.1:8080/connect"
+        assert refused.value.message.count("Internal error") == 1
+        modern = gateway.modern("/mcp/a", token=TOKENS["ann"], capabilities=URL_MODE)
+        call = modern.start_call("whoami")
+        required = await call.required()
+        ((key, request),) = required["inputRequests"].items()
+        await Browser(gateway, world, "ann").connect(request["params"]["url"])
+        assert user_of(await modern.retry(call, required, {key: {"action": "accept"}}).complete()) == "ann"
+        client = gateway.legacy("/mcp/a", token=TOKENS["ann"])
+        await client.connect()
+        assert user_of(await client.call("whoami")) == "ann"
+        listed = await client.request("tools/list")
+        assert {tool["name"] for tool in listed["tools"]} == {"whoami", "of_ann"}
+
+
+@pytest.mark.parametrize(("era", "name"), [("legacy", "wire"), ("modern", "modern-wire")])
+async def test_the_page_names_the_client_that_asks(era: str, name: str, tmp_path: Path) -> None:
+    async with opened(tmp_path) as (world, gateway):
+        if era == "legacy":
+            url = await flow_of(gateway, "ann")
+        else:
+            modern = gateway.modern(token=TOKENS["ann"], capabilities=URL_MODE)
+            required = await modern.start_call("a__whoami").required()
+            url = next(iter(required["inputRequests"].values()))["params"]["url"]
+        browser = Browser(gateway, world, "ann")
+        await browser.press(url, await browser.open(url), token=TOKENS["ann"])
+        assert f"<dt>Asked for by</dt><dd>{name} (as it calls itself)</dd>" in await browser.open(url)
+
+
+def test_nothing_that_somebody_says_is_markup() -> None:
+    """Attack 14."""
+    said = '<script>x</script>"&'
+    entry = pages.Entry(said, said, any=True)
+    shown = pages.facts([(said, said)]) + pages.text(said) + pages.note(said) + pages.link(said, said)
+    shown += (
+        pages.accounts([entry], said, said) + pages.secret_field(said, said) + pages.page(said, onward=said).decode()
+    )
+    assert "<script" not in shown
+    assert '"&' not in shown
+
+
+async def test_the_page_of_accounts_shows_what_the_rules_show(tmp_path: Path) -> None:
+    async with open_oauth_world() as world:
+        settings = configured(world)
+        settings["mcpServers"]["hidden"] = settings["mcpServers"]["a"]
+        tokens = {"ann": {"token": TOKENS["ann"], "groups": ["dev"]}, "bob": TOKENS["bob"]}
+        settings["gateway"] = {
+            "auth": {"tokens": tokens},
+            "policy": [
+                {"who": {"groups": ["dev"]}, "allow": ["*:*"]},
+                {"who": {"principals": ["bob"]}, "allow": ["a:*"]},
+            ],
+        }
+        async with open_authorized(settings, tmp_path) as gateway:
+            for user, names in (("ann", ["a", "hidden"]), ("bob", ["a"])):
+                browser = Browser(gateway, world, user)
+                await browser.press("/connect", await browser.open("/connect"), token=TOKENS[user])
+                page = await browser.open("/connect")
+                assert re.findall(r"<strong>(\w+)</strong>", page) == names
+                if user == "bob":
+                    await browser.press("/connect", page, backend="hidden", action="connect")
+                    assert browser.pages[-1][0] == 400
+
+
+async def test_all_pages_are_below_the_path_of_the_public_url(tmp_path: Path) -> None:
+    async with open_oauth_world() as world:
+        settings = configured(world)
+        settings["gateway"]["publicUrl"] = "http://127.0.0.1:8080/tools/gate"
+        async with open_authorized(settings, tmp_path) as gateway:
+            client = gateway.legacy(token=TOKENS["ann"], capabilities=URL_MODE)
+            await client.connect()
+            call = client.start_call("a__whoami")
+            asked = await call.message("elicitation/create")
+            assert asked["params"]["url"].startswith("http://127.0.0.1:8080/tools/gate/connect/")
+            await client.answer(asked, {"action": "accept"})
+            browser = Browser(gateway, world, "ann")
+            assert "is connected" in await browser.connect(asked["params"]["url"])
+            assert user_of(await call.result()) == "ann"
+            page = await browser.open("/tools/gate/connect")
+            links = re.findall(r'(?:href|action)="([^"]*)"', page)
+            assert links
+            assert all(link.startswith("/tools/gate/connect") for link in links)
+            page = await browser.press("/tools/gate/connect", page, backend="a", action="disconnect")
+            assert 'content="0;url=/tools/gate/connect"' in page
+            await browser.open("/tools/gate/connect/style.css")
+            assert browser.pages[-1][0] == 200
+            said = [a.query["redirect_uri"] for a in world.asked if a.path == "/authorize"]
+            assert said == ["http://127.0.0.1:8080/tools/gate/connect/callback"]

@@ -10,7 +10,7 @@ from typing import Any
 
 import trio
 
-from actors.ports import Sealer
+from actors.ports import Asker, Principal, Rights, Sealer
 from actors.runtime import open_system
 from actors.tree import GatewayActors
 from gateway import lifecycle
@@ -97,8 +97,11 @@ async def open_authorized(
             if accounts is not None:
                 authorizing.on_change(actors.account_changed)
 
-            async def who(token: str) -> str | None:
-                return next((name for name, known in settings.auth.tokens if known == token), None)
+            async def who(token: str) -> Asker | None:
+                found = next((name for name, known in settings.auth.tokens if known == token), None)
+                if found is None:
+                    return None
+                return Asker(Principal(found), settings.auth.rights.get(found, Rights("static:", found)))
 
             pages = authorizing.pages(settings, ADDRESS, table, who)
             security = Security("127.0.0.1", tokens=dict(settings.auth.tokens) or None)
