@@ -104,7 +104,7 @@ class OAuthWorld:
     asked: list[Asked] = field(default_factory=list)
     open_sockets: set[int] = field(default_factory=set)
     """WebSockets that are open."""
-    streams: dict[str, trio.SocketStream] = field(default_factory=dict)
+    streams: dict[str, tuple[trio.SocketStream, trio.Lock]] = field(default_factory=dict)
     """Of HTTP+SSE, by the number that stands in their endpoint."""
     access: dict[str, Granted] = field(default_factory=dict)
     refresh: dict[str, Granted] = field(default_factory=dict)
@@ -379,7 +379,7 @@ async def _serve(world: OAuthWorld, stream: trio.SocketStream) -> None:
                 return
             status, more, content = world.answer(asked)
             if asked.path == "/messages" and status == 200:
-                await _event(world.streams[asked.query["n"]], "message", content)
+                await _event(*world.streams[asked.query["n"]], "message", content)
                 status, more, content = 202, {}, b""
             lines = [f"HTTP/1.1 {status} x", *(f"{n}: {v}" for n, v in more.items()), f"content-length: {len(content)}"]
             await stream.send_all("\r\n".join(lines).encode() + b"\r\n\r\n" + content)
@@ -421,12 +421,14 @@ async def _converse(world: OAuthWorld, stream: trio.SocketStream, opened: Asked)
 async def _stream(world: OAuthWorld, stream: trio.SocketStream) -> None:
     """The stream of HTTP+SSE: answers to what is posted elsewhere come here."""
     number = str(next(world.numbers))
-    world.streams[number] = stream
+    lock = trio.Lock()
+    world.streams[number] = (stream, lock)
     await stream.send_all(b"HTTP/1.1 200 x\r\ncontent-type: text/event-stream\r\n\r\n")
-    await _event(stream, "endpoint", f"/messages?n={number}".encode())
+    await _event(stream, lock, "endpoint", f"/messages?n={number}".encode())
     while await stream.receive_some():
         pass
 
 
-async def _event(stream: trio.SocketStream, name: str, data: bytes) -> None:
-    await stream.send_all(b"event: %b\ndata: %b\n\n" % (name.encode(), data))
+async def _event(stream: trio.SocketStream, lock: trio.Lock, name: str, data: bytes) -> None:
+    async with lock:
+        await stream.send_all(b"event: %b\ndata: %b\n\n" % (name.encode(), data))
