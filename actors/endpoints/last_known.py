@@ -2,7 +2,8 @@
 
 After a start they are what clients are given until the servers have answered. A value belongs to a principal, to what
 its client can be asked, and to a server *as it is configured*: another command, URL, or credential is another server,
-of which nothing is known. The keys are digests; neither they nor the values hold a configuration or a credential.
+of which nothing is known. The keys are digests; neither they nor the values hold a configuration or a credential. The
+format is that of a file of pins too (`actors.protocol.definitions`).
 """
 
 import hashlib
@@ -12,18 +13,17 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 import msgspec
-from msgspec import Raw, Struct, field
+from msgspec import Raw
 from msgspec.structs import replace
 
 from actors.machines.upstream.events import ServerInfo
 from actors.ports import ListStore
-from actors.protocol.methods import CHANGED
+from actors.protocol import definitions
+from actors.protocol.definitions import Definitions, Introduction
 from actors.protocol.table import BackendSpec, HttpTarget, SseTarget, StdioTarget, WebSocketTarget
 from actors.services import TableCell
 from actors.upstreams.paging import Items
 
-SCHEMA: Final = 1
-"""Of a value; one of another schema is not read."""
 MAX_ENTRIES: Final = 1024
 """Values kept; the one that was written longest ago goes first."""
 MAX_BYTES: Final = 64 * 1024 * 1024
@@ -42,23 +42,6 @@ class Key:
     principal: str
     bits: str
     backend: str
-
-
-class _Said(Struct, frozen=True):
-    """What a server said of itself, but for the rest of its answer."""
-
-    version: str
-    capabilities: Raw
-    implementation: Raw = field(name="server_info")
-    instructions: str | None = None
-
-
-class _Value(Struct, frozen=True, omit_defaults=True):
-    v: int = 0
-    server: str = ""
-    """The digest of the server, whoever its client is."""
-    server_info: _Said | None = field(default=None, name="hello")
-    lists: dict[str, list[Raw]] = {}
 
 
 def neutral(backend: str) -> Key:
@@ -93,7 +76,7 @@ class LastKnown:
         self._store = store
         self._table = table
         self._digests: dict[str, tuple[BackendSpec, str | None]] = {}
-        self._values: OrderedDict[str, _Value] = OrderedDict()
+        self._values: OrderedDict[str, Definitions] = OrderedDict()
         self._sizes: dict[str, int] = {}
         for key, value in store.load().items() if store is not None else ():
             self._read(key, value)
@@ -101,13 +84,9 @@ class LastKnown:
 
     def _read(self, key: str, raw: bytes) -> None:
         try:
-            value = msgspec.json.decode(raw, type=_Value)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            value = _Value()
-        if value.v != SCHEMA or not value.lists.keys() <= CHANGED.keys():
+            self._values[key], self._sizes[key] = definitions.read(raw), len(raw)
+        except ValueError:
             self._drop(key)
-            return
-        self._values[key], self._sizes[key] = value, len(raw)
 
     # Asking
 
@@ -126,10 +105,10 @@ class LastKnown:
         nobody."""
         views = (key,) if exactly else (key, neutral(key.backend))
         return self._first(
-            views, lambda value: _server_info(value.server_info) if value.server_info is not None else None
+            views, lambda value: _server_info(value.introduction) if value.introduction is not None else None
         )
 
-    def _first(self, views: tuple[Key, ...], of: Callable[[_Value], _T | None]) -> _T | None:
+    def _first(self, views: tuple[Key, ...], of: Callable[[Definitions], _T | None]) -> _T | None:
         for one in views:
             place = self._place(one)
             value = self._values.get(place) if place is not None else None
@@ -143,7 +122,7 @@ class LastKnown:
     def keep(self, key: Key, method: str, items: Items) -> None:
         """This is what the server lists."""
 
-        def with_list(value: _Value) -> _Value:
+        def with_list(value: Definitions) -> Definitions:
             known = value.lists.get(method)
             if known is not None and tuple(known) == items:
                 return value
@@ -153,17 +132,17 @@ class LastKnown:
 
     def greet(self, key: Key, server_info: ServerInfo) -> None:
         """This is what the server says of itself."""
-        said = _Said(
+        said = Introduction(
             server_info.version, server_info.capabilities, server_info.implementation, server_info.instructions
         )
-        self._change(key, lambda value: value if value.server_info == said else replace(value, server_info=said))
+        self._change(key, lambda value: value if value.introduction == said else replace(value, introduction=said))
 
-    def _change(self, key: Key, change: Callable[[_Value], _Value]) -> None:
+    def _change(self, key: Key, change: Callable[[Definitions], Definitions]) -> None:
         place, server = self._place(key), self._server(key.backend)
         if self._store is None or place is None or server is None:
             return  # nowhere to keep it, or it is there as soon as it is asked
         before = self._values.get(place)
-        after = change(before or _Value(SCHEMA, server))
+        after = change(before or Definitions(definitions.SCHEMA, server))
         if after is before:
             return
         raw = msgspec.json.encode(after)
@@ -201,5 +180,5 @@ class LastKnown:
         return _digest((server, key.principal, key.bits)) if server is not None else None
 
 
-def _server_info(said: _Said) -> ServerInfo:
+def _server_info(said: Introduction) -> ServerInfo:
     return ServerInfo(said.version, said.capabilities, said.implementation, said.instructions, Raw(b"{}"))

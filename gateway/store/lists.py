@@ -1,7 +1,8 @@
 """`ListStore` in a file of this machine, for gateways whose sessions do not outlive the process.
 
-The file is JSON, readable for its owner alone, and replaced as a whole. Several gateways may share it: whoever writes
-takes a lock, reads what the others have written, and adds its own. A file that can't be read is as good as none.
+The file is JSON (`actors.protocol.definitions`), readable for its owner alone, and replaced as a whole. Several
+gateways may share it: whoever writes takes a lock, reads what the others have written, and adds its own. A file that
+can't be read is as good as none.
 """
 
 import fcntl
@@ -12,13 +13,12 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import msgspec
 import trio
-from msgspec import Raw, Struct
+from msgspec import Raw
 
 from actors.ports import Log
+from actors.protocol import definitions
 
-SCHEMA = 1
 SETTLE = 1.0
 """Seconds in which changes are collected before the file is written."""
 CLOSE_WITHIN = 2.0
@@ -27,11 +27,6 @@ LOCK_WITHIN = 2.0
 """Seconds that a writer waits for another gateway's."""
 MAX_BYTES = 64 * 1024 * 1024
 """Of the values in the file: what was written longest ago goes first. A file of more than twice that is not read."""
-
-
-class _File(Struct):
-    version: int
-    values: dict[str, Raw]
 
 
 class FileLists:
@@ -92,13 +87,11 @@ def read(path: Path, log: Log | None = None) -> dict[str, bytes]:
     """The values in the file; none, if it can't be read."""
     try:
         if path.stat().st_size <= 2 * MAX_BYTES:
-            file = msgspec.json.decode(path.read_bytes(), type=_File)
-            if file.version == SCHEMA:
-                return {key: bytes(value) for key, value in file.values.items()}
-        problem = "it is too large, or of another version"
+            return {key: bytes(value) for key, value in definitions.read_file(path.read_bytes()).items()}
+        problem = "it is too large"
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         problem = str(error)
     if log is not None:
         log.warning("lists_unreadable", path=str(path), error=problem)
@@ -143,7 +136,7 @@ def _trimmed(values: dict[str, bytes]) -> dict[str, bytes]:
 
 
 def _replace(path: Path, values: Mapping[str, bytes]) -> None:
-    data = msgspec.json.encode(_File(SCHEMA, {key: Raw(value) for key, value in values.items()}))
+    data = definitions.written({key: Raw(value) for key, value in values.items()})
     fresh = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
     try:
         with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
