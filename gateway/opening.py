@@ -15,6 +15,7 @@ import trio
 from actors.endpoints.merged import MISSING
 from actors.ports import ANONYMOUS, Answer, Post, Reply, Streaming
 from actors.protocol import sse
+from actors.protocol.methods import METHODS
 from actors.protocol.table import Limits
 from actors.protocol.versions import LATEST_HANDSHAKE
 from actors.runtime import open_system
@@ -22,6 +23,7 @@ from actors.tree import GatewayActors
 from gateway import lifecycle
 from gateway.calling import LISTED, open_url, told
 from gateway.cli.client import Client, ClientFailedError, Kind, Target, UrlTarget
+from gateway.config import Settings
 from gateway.observability.logging import get_log
 from gateway.observability.metrics import Metrics
 from gateway.servers import servers_of
@@ -70,9 +72,13 @@ class DoorClient:
                 nursery.start_soon(self._visit, name, found, places)
         return [{**entry, **found[entry["name"]]} for entry in servers_of(self._actors)]
 
-    async def _visit(self, name: str, found: dict[str, dict[str, Any]], places: trio.CapacityLimiter) -> None:
+    def alone(self, name: str) -> "DoorClient":
+        """Another session, with this one server."""
         alone = name if name in self._actors.services.table.value.endpoints else self._endpoint
-        client = DoorClient(self._actors, self._limits, alone)
+        return DoorClient(self._actors, self._limits, alone)
+
+    async def _visit(self, name: str, found: dict[str, dict[str, Any]], places: trio.CapacityLimiter) -> None:
+        client = self.alone(name)
         async with places:
             try:
                 declared = (await client.begin()).get("capabilities", {})
@@ -99,12 +105,17 @@ class DoorClient:
             await trio.sleep(PAUSE)
 
     async def _list(self, kind: Kind) -> Entries:
+        return await self.items(LIST_METHODS[kind])
+
+    async def items(self, method: str) -> Entries:
+        """All that is listed by this method, every page of it."""
+        member = METHODS[method].items or ""
         items: Entries = []
         params: dict[str, Any] = {}
         self.missing = {}
         while True:
-            result = await self._request(LIST_METHODS[kind], params)
-            items += result.get(kind, [])
+            result = await self._request(method, params)
+            items += [item for item in result.get(member, []) if isinstance(item, dict)]
             missing = (result.get("_meta") or {}).get(MISSING)
             if isinstance(missing, dict):
                 self.missing |= {str(name): str(why) for name, why in missing.items()}
@@ -170,6 +181,13 @@ async def open_client(target: Target) -> AsyncIterator[Client]:
         async with open_url(target, Limits()) as client:
             yield client
         return
+    async with open_door(target) as client:
+        yield client
+
+
+@asynccontextmanager
+async def open_door(target: Settings) -> AsyncIterator[DoorClient]:
+    """A client of what a configuration names, without a gateway."""
     # Whoever asks once wants the whole list.
     table, limits = target.table, replace(target.limits, list_deadline=target.limits.link_connect)
     log, metrics = get_log("stagedoor.cli"), Metrics()

@@ -19,6 +19,7 @@ from gateway.observability.logging import configure
 if TYPE_CHECKING:
     from gateway.app import Gateway
     from gateway.config.changes import Changes
+    from gateway.config.snapshot import Snapshot
 
 LOOK = 1.0
 """Seconds between two looks at the files. What stands in them counts when two looks have found the same: who writes one
@@ -213,8 +214,8 @@ class Reloads:
         while self.settings.source is not None:
             await trio.sleep(LOOK)
             source = self.settings.source
-            known: Mapping[str, str | None] = {**source.secrets, source.file: source.text}
-            now = await trio.to_thread.run_sync(_contents, tuple(known), abandon_on_cancel=True)
+            known: Mapping[str, str | None] = {**source.secrets, **source.locks, source.file: source.text}
+            now = await trio.to_thread.run_sync(_contents, source, abandon_on_cancel=True)
             if now == last and now not in (known, tried) and now[source.file] is not None:
                 tried = now
                 self.request("files")
@@ -230,9 +231,9 @@ def changed(before: Settings, after: Settings) -> "Changes":
     return differences(before.values, after.values)
 
 
-def _contents(files: tuple[str, ...]) -> Mapping[str, str | None]:
+def _contents(source: "Snapshot") -> Mapping[str, str | None]:
     """What stands in these files; None: nothing that could be read."""
     from gateway.config.snapshot import content, secret
 
-    config = files[-1]
-    return {file: content(Path(file)) if file == config else secret(Path(file)) for file in files}
+    found = {file: secret(Path(file)) for file in source.secrets}
+    return found | {file: content(Path(file)) for file in (*source.locks, source.file)}

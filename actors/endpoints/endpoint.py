@@ -37,6 +37,7 @@ from actors.upstreams.messages import Call, UpstreamOutcome
 
 if TYPE_CHECKING:
     from actors.endpoints.merged import AboutLists, Merged
+    from actors.endpoints.pinning import Pinning
 
 STEP_UP = "insufficient_scope"
 """The kind of refusal that has an HTTP status of its own, as long as it is all that is said."""
@@ -82,6 +83,8 @@ class Endpoint(ABC):
     naming: Naming
     merged: "Merged | None" = None
     """The naming, where there are several servers."""
+    pinning: "Pinning | None" = None
+    """What is known of definitions that had to be accepted, as soon as any had."""
 
     def __init__(self, host: Host, name: str, services: Services, tree: Tree, dialer: Dialer) -> None:
         self.host = host
@@ -103,7 +106,7 @@ class Endpoint(ABC):
     def statistics(self) -> dict[str, int]:
         """How much it remembers of what is under way."""
         naming = self.merged.pending if self.merged is not None else 0
-        held = self.connecting.pending
+        held = self.connecting.pending + (self.pinning.pending if self.pinning is not None else 0)
         return {"calls": len(self.calls), "waiters": len(self.upstreams.waiters), "naming": naming, "held": held}
 
     def annotations(self, backend: str, tool: str) -> Any:
@@ -169,17 +172,30 @@ class Endpoint(ABC):
         """Sends a request on its way, if its client may ask that. `waited` as in `send`."""
         table = self.services.table.value
         spec = table.backends.get(backend)
-        if spec is None or (table.policy is None and spec.enabled_tools is None and not spec.disabled_tools):
+        if spec is None or (
+            table.policy is None and spec.enabled_tools is None and not spec.disabled_tools and spec.pins is None
+        ):
             self.send(effect, backend, params, waited=waited)
             return
         try:
             params = self.guard.check(effect, spec, params)
+            if spec.pins is not None and spec.pins.blocks and not self._pinned(effect, spec, params):
+                return
         except Unmet as constraint:
             self.end(effect.call, True, unmet(str(constraint)))
         except errors.Refusal as refused:
             self.refuse(effect.call, refused.error)
         else:
             self.send(effect, backend, params, waited=waited)
+
+    def _pinned(self, effect: fx.Dispatch, spec: BackendSpec, params: Raw) -> bool:
+        """Whether what is asked for is defined as it was accepted; if that is not known yet, the request comes here
+        again. Raises Refusal."""
+        if self.pinning is None:
+            from actors.endpoints.pinning import Pinning  # only where there are pins
+
+            self.pinning = Pinning(self)
+        return self.pinning.passes(effect, spec, params)
 
     # Calls that wait for their user's account (as `connecting.Asker`)
 
@@ -294,13 +310,16 @@ class Endpoint(ABC):
     def forget(self, call: int) -> None:
         """What its parts remember of a call is of no use any more."""
         self.connecting.forget(call)
+        if self.pinning is not None:
+            self.pinning.forget(call)
         if self.merged is not None:
             self.merged.forget(call)
 
     def instructions(self, said: Mapping[str, ServerInfo]) -> dict[str, object]:
         """What several servers say of how to use them, as a member of a result; without one, if they say nothing."""
         table = self.services.table.value
-        parts = [(b, server_info.instructions) for b, server_info in said.items() if server_info.instructions]
+        told = [(b, self.guard.introduced(b, server_info.instructions)) for b, server_info in said.items()]
+        parts = [(b, text) for b, text in told if text]
         text = aggregate.merge_instructions(parts, table.separator, backends=table.backends)
         return {"instructions": text} if text is not None else {}
 
@@ -311,6 +330,8 @@ class Endpoint(ABC):
         since merged lists are compared first."""
         if method not in NEWS:
             return False
+        if self.pinning is not None:
+            self.pinning.changed(backend, method)
         if not self.upstreams.shares(backend):
             # A list that has changed for one client may have changed for everybody: whoever shows the last one known
             # looks again.

@@ -91,12 +91,14 @@ class Guard:
         return standing is None or standing.sees(backend)
 
     def hides(self, spec: BackendSpec, kind: Kind) -> bool:
-        """Whether there is anything to leave out of a server's list."""
-        return self.standing is not None or (kind == "tool" and filtered(spec))
+        """Whether there is anything to leave out of a server's list, or to be told of it."""
+        return self.standing is not None or spec.pins is not None or (kind == "tool" and filtered(spec))
 
     def shows(self, backend: str, kind: Kind, name: str) -> bool:
         """Whether a thing of a server, by its own name, may be seen."""
         standing = self.standing
+        if kind == "resource" and not self._accepts(backend, name):
+            return False
         return standing is None or standing.decide(kind, backend, name).listed
 
     def shows_task(self, backend: str, tool: str) -> bool:
@@ -112,8 +114,34 @@ class Guard:
         uri = located(params)
         return uri is not None and standing.decide("resource", backend, uri).allowed
 
-    def visible(self, spec: BackendSpec, kind: Kind, items: Iterable[Raw], member: str = "name") -> Iterable[Raw]:
-        """Of a list's items, those that may be seen."""
+    def _accepts(self, backend: str, uri: str) -> bool:
+        spec = self._services.table.value.backends.get(backend)
+        pins = spec.pins if spec is not None else None
+        return pins is None or not pins.blocks or pins.allows("resource", uri)
+
+    def introduced(self, backend: str, instructions: str | None) -> str | None:
+        """What a server says of how to use it, as far as a client may be told."""
+        spec = self._services.table.value.backends.get(backend)
+        if spec is None or spec.pins is None:
+            return instructions
+        from actors.endpoints import pinning  # only where there are pins
+
+        return pinning.introduced(self._services, spec.pins, backend, instructions)
+
+    def introducing(self, backend: str, instructions: str | None, result: Raw) -> Raw:
+        """The result in which a server introduces itself, without instructions that the client may not be told."""
+        if self.introduced(backend, instructions) == instructions:
+            return result
+        return json.replace_members(result, {"instructions": None})
+
+    def visible(
+        self, spec: BackendSpec, kind: Kind, items: Iterable[Raw], member: str = "name", *, whole: bool = False
+    ) -> Iterable[Raw]:
+        """Of a list's items, those that may be seen; `whole`: they are all there are."""
+        if spec.pins is not None:
+            from actors.endpoints import pinning  # only where there are pins
+
+            items = pinning.accepted(self._services, spec.pins, spec.name, kind, items, whole=whole)
         if kind == "tool" and filtered(spec):
             items = (item for item in items if shown(spec, item_name(item) or ""))
         standing = self.standing
@@ -134,7 +162,7 @@ class Guard:
         if subject is None:
             return params
         if subject.kind == "tool" and not shown(spec, subject.name):
-            raise errors.Refusal(self._unknown(effect, subject))
+            raise errors.Refusal(self.unknown(effect, subject))
         return subject.params if policy is None else self._judge(policy, effect, spec.name, subject)
 
     def _judge(self, policy: Policy, effect: fx.Dispatch, backend: str, subject: Subject) -> Raw:
@@ -155,7 +183,7 @@ class Guard:
             if effect.method == subjects.CALL:
                 raise Unmet(text)
             raise errors.Refusal(errors.invalid_params(text))
-        raise errors.Refusal(self._unknown(effect, subject))
+        raise errors.Refusal(self.unknown(effect, subject))
 
     def unlisted(self, effect: fx.Dispatch, backend: str, name: str) -> None:
         """A request names what no list shows to this client: if that is since rules hide it, this is recorded."""
@@ -170,7 +198,7 @@ class Guard:
         return policy.standing(self._host.principal.name, rights)
 
     @staticmethod
-    def _unknown(effect: fx.Dispatch, subject: Subject) -> errors.ProtocolError:
+    def unknown(effect: fx.Dispatch, subject: Subject) -> errors.ProtocolError:
         """In the client's words."""
         asked = subjects.named(effect.method, effect.params)
         if asked is not None and asked.kind == "tool" and effect.method != subjects.CALL:

@@ -9,7 +9,7 @@ whose definitions are the same is the same to the byte (`steady`).
 
 import hashlib
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from msgspec import Raw
 
@@ -461,8 +461,10 @@ class Listing:
     def _visible(self, method: str, backend: str, view: View) -> Iterable[Raw]:
         spec = self._endpoint.services.table.value.backends.get(backend)
         kind, items = LISTED[method], view.items
+        if spec is not None and spec.pins is not None and backend in self._stands_for and method == TOOLS:
+            spec = replace(spec, pins=None)  # the tool is ours
         if spec is not None and self._endpoint.guard.hides(spec, kind):
-            items = tuple(self._endpoint.guard.visible(spec, kind, items, NAMED_BY[method]))
+            items = tuple(self._endpoint.guard.visible(spec, kind, items, NAMED_BY[method], whole=True))
         if method != TOOLS:
             return items
         shared = spec is not None and spec.common

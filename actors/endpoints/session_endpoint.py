@@ -247,6 +247,8 @@ class SessionEndpoint(Endpoint):
         """Whether a call may not have been sent yet: there is no connection, or it may have to wait for its turn."""
         if (self.merged is not None and self.merged.waits(call)) or call in self.connecting.held:
             return True
+        if self.pinning is not None and self.pinning.holds(call):
+            return True
         backend = self.calls.get(call)
         if backend is None or backend in self.dialer.told:
             return False
@@ -255,6 +257,9 @@ class SessionEndpoint(Endpoint):
     def hold(self, call: int) -> None:
         """Its request is recorded: if it was not sent yet, it is not to be before the record says so no more."""
         if (self.merged is not None and self.merged.waits(call)) or call in self.connecting.held:
+            self.host.event(ev.CallHeld(call))
+            return
+        if self.pinning is not None and self.pinning.holds(call):
             self.host.event(ev.CallHeld(call))
             return
         upstream = self.upstreams.connections.get(self.calls.get(call, ""))
@@ -287,7 +292,8 @@ class SessionEndpoint(Endpoint):
                     self.end(call, False, error)
             else:
                 offers = self.tasks.offers(backend, server_info)
-                self.end(call, True, initialize_result(server_info, self.host.version, with_tasks=offers))
+                said = initialize_result(server_info, self.host.version, with_tasks=offers)
+                self.end(call, True, self.guard.introducing(backend, server_info.instructions, said))
 
         self.upstreams.when_ready(backend, ready)
 

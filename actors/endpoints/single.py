@@ -21,7 +21,7 @@ from actors.protocol.aggregate import annotations_of, item_name
 from actors.protocol.messages import EMPTY
 from actors.protocol.methods import LIST_CHANGED, METHODS
 from actors.protocol.subjects import LISTED
-from actors.protocol.table import BackendSpec, Table, same_server
+from actors.protocol.table import LISTS, BackendSpec, Table, same_server
 from actors.upstreams.messages import UpstreamOutcome
 from actors.upstreams.paging import Items, Page, Paging
 
@@ -89,7 +89,12 @@ class Single:
         backend = self.backend
         was = before.backends.get(backend or "")
         spec = self._endpoint.services.table.value.backends.get(backend or "")
-        if was is None or spec is None or _filters(was) == _filters(spec):
+        if was is None or spec is None:
+            return
+        if was.pins != spec.pins:
+            self.changed(sorted(LISTS))
+            return
+        if _filters(was) == _filters(spec):
             return
 
         def listed(items: Items | None, error: Raw) -> None:

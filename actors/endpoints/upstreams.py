@@ -150,7 +150,7 @@ class Upstreams:
             return None
         self.connections = put(self.connections, backend, upstream)
         self._host.ctx.monitor(upstream)
-        upstream.reply(Join(self._host.ctx.ref, self._dialer.changes))
+        upstream.reply(Join(self._host.ctx.ref, self._dialer.changes or _watched(spec)))
         return upstream
 
     def when_ready(self, backend: str, then: Ready) -> None:
@@ -389,6 +389,11 @@ class Upstreams:
     def _deadline_of(self, backend: str) -> float:
         spec, limit = self._services.table.value.backends.get(backend), self._services.limits.request_deadline
         return min(limit, spec.timeout) if spec is not None else limit
+
+
+def _watched(spec: BackendSpec | None) -> bool:
+    """Whether it matters for calls what a server lists."""
+    return spec is not None and spec.pins is not None and spec.pins.blocks
 
 
 def no_upstream(backend: str, executed: errors.Executed = "no") -> errors.ProtocolError:

@@ -400,7 +400,11 @@ class ModernEndpoint(Endpoint):
             return
 
         def ready(server_info: ServerInfo | None, error: Raw) -> None:
-            self.end(call, server_info is not None, discover_result(server_info) if server_info is not None else error)
+            if server_info is None:
+                self.end(call, False, error)
+            else:
+                said = discover_result(server_info)
+                self.end(call, True, self.guard.introducing(backend, server_info.instructions, said))
 
         self.upstreams.when_ready(backend, ready)
 

@@ -250,6 +250,22 @@ _ROWS: Final = (
         "Calls that rules decided: allow, deny, step-up, or failed, which is denied; observed only, or enforced",
         ("outcome", "mode"),
     ),
+    Instrument(
+        "stagedoor_pin_changes_total",
+        "counter",
+        "Definitions of this server that are not as they were accepted, once each: new, changed, widened, removed",
+        ("server", "kind", "change"),
+        values={
+            "kind": ("tool", "prompt", "resource", "template", "instructions"),
+            "change": ("new", "changed", "widened", "removed"),
+        },
+    ),
+    Instrument(
+        "stagedoor_pin_refusals_total",
+        "counter",
+        "Requests to this server that were refused, since what they name is not as it was accepted",
+        ("server",),
+    ),
     Instrument("stagedoor_version_mismatches_total", "counter", "Version headers other than the negotiated one"),
     # The configuration.
     Instrument("stagedoor_reloads_total", "counter", "Configurations that were read anew, by outcome", ("outcome",)),

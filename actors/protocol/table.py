@@ -4,12 +4,15 @@ No actor keeps it past a message: each message reads the present one through the
 """
 
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from msgspec import Struct
 
 from actors.protocol.naming import prefixes
 from actors.protocol.policy import Policy
+
+if TYPE_CHECKING:
+    from actors.protocol.pins import Pins
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +140,8 @@ class BackendSpec:
     patterns over the server's own tool names; disabled wins. A process that was unused for `idle_stop` seconds is
     stopped; None: it stays for as long as a session has it. `least` and `most` bound the processes of a `pool`, those
     that nobody has yet included. `account`: of a
-    connection, the principal whose account it uses, if `auth` is personal.
+    connection, the principal whose account it uses, if `auth` is personal. `pins`: what of its definitions was
+    accepted; None: nobody asks.
     """
 
     name: str
@@ -152,6 +156,7 @@ class BackendSpec:
     most: int = 0
     auth: UpstreamAuth | None = None
     account: str = ""
+    pins: "Pins | None" = None
 
     @property
     def common(self) -> bool:
@@ -331,9 +336,15 @@ def touched(before: Table, after: Table, endpoint: str, kept: frozenset[str] = N
     if served.kind == "aggregate" and any(named.get(n) != renamed.get(n) for n in names):
         return LISTS
     others = replaced(before, after) - kept | after.backends.keys() - before.backends.keys()
-    if not others.isdisjoint(names):
+    if not others.isdisjoint(names) or any(pinned(before, n) != pinned(after, n) for n in names):
         return LISTS
     return TOOLS if any(filters(before, n) != filters(after, n) for n in names) else NONE
+
+
+def pinned(table: Table, name: str) -> "Pins | None":
+    """What of a backend's definitions was accepted, if that is asked."""
+    spec = table.backends.get(name)
+    return spec.pins if spec is not None else None
 
 
 def filters(table: Table, name: str) -> object:

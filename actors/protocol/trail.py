@@ -19,20 +19,23 @@ class Event(NamedTuple):
 
 MEMBERS: Final = {
     "action": "what was done, or was to be done",
-    "after": "a keyed digest of the configuration in force since then",
+    "after": "a keyed digest of the configuration in force since then; of a pin SHA-256 of what is defined now",
     "args": "what is told of the arguments, as `audit.arguments` says",
-    "before": "the same of the one in force until then",
+    "before": "the same of the one in force until then; of a pin of what was accepted",
     "by": "what caused it: `start`, `signal`, `files`, or in a worker its `supervisor`",
+    "change": "`new`, `changed`, `widened` or `removed`",
     "client_id": "the OAuth client of the token that came with the request",
     "code": "of the JSON-RPC error that was answered",
     "count": "how many lines this one stands for: further ones that said the same within 10 s",
     "endpoint": "the endpoint that was called; none: `/mcp`",
     "era": "`legacy` (sessions) or `modern`",
+    "held": "whether it is held back",
     "host": "the machine",
     "ip": "the address of the client's connection",
     "iss": "the issuer of that token; `static:` of a configured one",
     "item": "the tool or prompt by the name that was used, the URI, the task; of a `deny` with its kind before it",
     "keys": "the keys of the configuration that are others now, without their values",
+    "kind": "`tool`, `prompt`, `resource`, `template` or `instructions`",
     "mac": "the signature",
     "method": "of MCP",
     "mode": "of the policy: `enforce` or `observe`; of a question to a user: `form` or `url`",
@@ -50,6 +53,7 @@ MEMBERS: Final = {
     "to": "the replica that it was to go to",
     "trace_id": "the trace",
     "transport": "`http`; `channel` for WebSocket, HTTP+SSE and stdio; `mail` if it came by another replica",
+    "unseen": "what of the definition its reader does not see, or takes for something else",
     "version": "of the gateway",
 }
 """What each member is."""
@@ -115,6 +119,11 @@ EVENTS: Final = {
             "policy.reload",
             "a configuration came into force (`outcome` is `started` or `reloaded`), or did not (`refused`)",
             ("outcome", "by", "before", "after", "keys", "problem"),
+        ),
+        Event(
+            "pin.change",
+            "a server [defines](pins.md) something otherwise than was accepted: once for each difference and process",
+            ("server", "kind", "item", "change", "held", "unseen", "before", "after"),
         ),
         Event(
             "admin",

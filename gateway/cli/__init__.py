@@ -11,6 +11,7 @@ from gateway.cli.asking import call, ls
 from gateway.cli.audit import audit
 from gateway.cli.client import Parts
 from gateway.cli.doctor import doctor
+from gateway.cli.pin import pin
 from gateway.cli.policy import explain, policy
 from gateway.cli.principals import principals
 from gateway.cli.serving import check, run, serve, stdio
@@ -43,6 +44,7 @@ def composed() -> Parts:
         late("verify", "gateway.auditing"),
         compare=late("compare", "gateway.reaching"),
         examine=late("examine", "gateway.doctoring"),
+        define=late("define", "gateway.pinning"),
     )
 
 
@@ -57,7 +59,7 @@ def cli(context: click.Context) -> None:
 
 for _commands in (
     (run, serve, stdio, check, ls, call, status),
-    (sessions, principals, accounts, vault, audit, doctor, explain, policy),
+    (sessions, principals, accounts, vault, audit, doctor, explain, policy, pin),
 ):
     for _command in _commands:
         cli.add_command(_command)

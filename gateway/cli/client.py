@@ -4,11 +4,14 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 import trio
 
 from gateway.config import Settings
+
+if TYPE_CHECKING:
+    from actors.protocol.definitions import Definitions
 
 Kind: TypeAlias = Literal["tools", "resources", "prompts"]
 
@@ -109,13 +112,19 @@ async def _no_comparison(*_: object) -> tuple[int, dict[str, Any]] | None:
     return None
 
 
+async def _nothing_defined(settings: Settings, names: tuple[str, ...]) -> dict[str, Any]:
+    await trio.lowlevel.checkpoint()
+    return {}
+
+
 @dataclass(frozen=True, slots=True)
 class Parts:
     """What the commands need of composition. `run` serves until a signal and returns the exit status; when it listens,
     it calls back with the settings as they came out; `run_alone` is the same with nothing for operators. `supervise`
     does the same by several workers, which find their servers again by the arguments that name them; `work` is one of
     them, by the descriptor of the channel to its supervisor. `stdio` serves on the standard streams, which are out of
-    reach for all else before it gets its settings."""
+    reach for all else before it gets its settings. `define` says by server what it defines at present, or why
+    that can't be had."""
 
     run: Callable[[Settings, Callable[[Settings], None]], int]
     open_client: OpenClient
@@ -128,3 +137,4 @@ class Parts:
     verify: Verify = _no_trail
     compare: Compare = _no_comparison
     examine: Callable[[Settings], Awaitable[list[dict[str, Any]]]] = _no_doctor
+    define: "Callable[[Settings, tuple[str, ...]], Awaitable[Mapping[str, Definitions | str]]]" = _nothing_defined

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path as FilePath
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import SecretStr
 from pydantic.alias_generators import to_camel
@@ -42,6 +42,11 @@ from gateway.config.sections import PLACE, limits_from
 from gateway.config.settings import AuditSettings, Auth, Browser, Callers, LogSettings, Settings, Tls, TracesSettings
 from gateway.config.values import parse_key
 
+if TYPE_CHECKING:
+    from actors.protocol.pins import Pins
+
+LOCK = "stagedoor.lock"
+"""The file of pins, where none is named."""
 _SEGMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _OWN_HEADERS = re.compile(
@@ -82,6 +87,8 @@ class Builder:
     folder: FilePath
     resolve: Resolve
     problems: list[Problem] = field(default_factory=list)
+    lock: Callable[[str], str | None] | None = None
+    """What stands in a lock file; None: there is none. ValueError where it can't be read."""
 
     def settings(self) -> Settings:
         gateway = self.file.gateway
@@ -91,8 +98,9 @@ class Builder:
         listen, admin = parse_listen(gateway.listen), parse_address(gateway.admin)
         if listen == admin and listen.port:
             self._add(("gateway", "admin"), "is the address of `listen`: the two are separate listeners")
+        table = self._table(limits)
         return Settings(
-            table=self._table(limits),
+            table=table,
             limits=limits,
             listen=listen,
             admin=admin,
@@ -108,11 +116,38 @@ class Builder:
             log=self._log(),
             traces=self._traces(),
             audit=self._audit(),
-            values=flat(self.file),
+            values=self._values(table),
+            lock=self._lock_file,
             callers=self.callers,
             policy_tests=tuple(cases(gateway, self.callers, self.problems)),
             config_digest=digest(self.file.model_dump_json(by_alias=True, exclude={"schema_", "inputs"})),
         )
+
+    def _values(self, table: Table) -> dict[Path, str]:
+        """What stands in the file; of a lock file, what tells it from another one."""
+        pins = [spec.pins.digest for spec in table.backends.values() if spec.pins is not None]
+        locked: dict[Path, str] = {("gateway", "pins", "content"): digest("".join(pins))} if pins else {}
+        return {**flat(self.file), **locked}
+
+    @property
+    def _lock_file(self) -> FilePath:
+        return self._file(self.file.gateway.pins.file or LOCK)
+
+    def _pins(self, servers: dict[str, Server]) -> dict[str, "Pins"]:
+        """By server, where anything is to be done about what was not accepted."""
+        section, place = self.file.gateway.pins, self._lock_file
+        wanted = section.file or section.mode or any(server.pins for server in servers.values())
+        if self.lock is None:
+            return {}
+        try:
+            text, why = self.lock(str(place)), ""
+        except ValueError as error:
+            text, why = None, str(error)
+        if not wanted and text is None and not why:
+            return {}
+        from gateway.config.locks import pins_of  # only where there are pins
+
+        return pins_of(self.file, servers, place, text, why, self.problems)
 
     def _check_order(self, limits: Limits) -> None:
         for less, more in _ORDER:
@@ -124,7 +159,8 @@ class Builder:
         identities: dict[str, Any] = {}
         members = self._groups()
         separator = self.file.gateway.naming.separator
-        for name, server, path in self._servers():
+        found = [*self._servers()]
+        for name, server, path in found:
             if not server.disabled and separator in name:
                 hint = "give it another name, or set another `gateway.naming.separator`"
                 self._add(path, f'the name holds the separator "{separator}" of exposed names: {hint}')
@@ -133,6 +169,8 @@ class Builder:
                 groups = tuple(group for group, names in members.items() if name in names)
                 specs[name] = replace(_spec(name, server, target, groups, limits), auth=self._server_auth(server, path))
                 identities[name] = server.model_dump(mode="json", include=_IDENTITY)
+        pins = self._pins({name: server for name, server, _ in found if name in specs})
+        specs = {name: replace(spec, pins=pins.get(name)) for name, spec in specs.items()}
         endpoints = {name: Endpoint(name, "transparent", (name,)) for name in specs}
         endpoints[""] = Endpoint("", "aggregate", tuple(specs))
         for group, names in members.items():
@@ -140,6 +178,7 @@ class Builder:
         routes = [[endpoint.name, endpoint.kind, endpoint.backends] for endpoint in endpoints.values()]
         policy = self._policy(specs)
         said = [separator, identities, routes, *([policy.digest] if policy is not None else ())]
+        said += [{name: one.digest for name, one in pins.items()}] if pins else []
         return Table(specs, endpoints, separator, digest(json.dumps(said)), policy)
 
     def _policy(self, specs: dict[str, BackendSpec]) -> Policy | None:

@@ -35,27 +35,39 @@ def load(file: FilePath, environ: Mapping[str, str] | None = None, resolve: Reso
     `resolve` turns a `native` reference into the server object; the environment is the process's own by default.
     """
     reading, text = Reading(), text_of(file)
-    loaded = _loaded(file, text, reading.secret, environ, resolve)
-    source = Snapshot(str(file), text, reading.secrets)
+    loaded = _loaded(file, text, reading, environ, resolve)
+    source = Snapshot(str(file), text, reading.secrets, reading.locks)
     return replace(loaded, settings=replace(loaded.settings, source=source))
+
+
+def load_unpinned(file: FilePath, environ: Mapping[str, str] | None = None) -> Loaded:
+    """The same, whatever stands in its lock file, and even if there is none."""
+    return _loaded(file, text_of(file), Reading(), environ, import_object, pinned=False)
 
 
 def load_snapshot(snapshot: Snapshot, environ: Mapping[str, str] | None = None) -> Loaded:
     """The same as it was at that moment."""
-    loaded = _loaded(FilePath(snapshot.file), snapshot.text, snapshot.secret, environ, import_object)
+    loaded = _loaded(FilePath(snapshot.file), snapshot.text, snapshot, environ, import_object)
     return replace(loaded, settings=replace(loaded.settings, source=snapshot))
 
 
 def _loaded(
-    file: FilePath, text: str, secret: Callable[[str], str], environ: Mapping[str, str] | None, resolve: Resolve
+    file: FilePath,
+    text: str,
+    files: Reading | Snapshot,
+    environ: Mapping[str, str] | None,
+    resolve: Resolve,
+    *,
+    pinned: bool = True,
 ) -> Loaded:
     document = read(file, text)
     notes: list[Problem] = []
 
     def content(path: str) -> str:
-        return secret(str(document.folder / FilePath(path).expanduser()))
+        return files.secret(str(document.folder / FilePath(path).expanduser()))
 
-    settings = settings_from(document, os.environ if environ is None else environ, resolve, notes, content)
+    environ = os.environ if environ is None else environ
+    settings = settings_from(document, environ, resolve, notes, content, files.lock if pinned else None)
     return Loaded(settings, document, tuple(map(document.locate, notes)))
 
 
@@ -65,6 +77,7 @@ def settings_from(
     resolve: Resolve = import_object,
     notes: list[Problem] | None = None,
     content: Callable[[str], str] | None = None,
+    lock: Callable[[str], str | None] | None = None,
 ) -> Settings:
     """The settings that a document says; what has no meaning is added to `notes`. ConfigError as for `load`."""
     words = editors_words(workspace(document.folder))
@@ -74,7 +87,7 @@ def settings_from(
     problems += adapted.problems
     file, wrong = _validated(_without_disabled(adapted.data), {problem.path for problem in problems})
     problems += wrong
-    builder = Builder(file, document.folder, resolve)
+    builder = Builder(file, document.folder, resolve, lock=lock)
     settings = builder.settings()
     told = {problem.path for problem in problems}
     problems += [problem for problem in builder.problems if problem.path not in told]

@@ -165,6 +165,9 @@ class Server(Section):
     """Shell-style patterns of its own tool names; only these are served. Without it, all."""
     disabled_tools: list[str] = []
     """Patterns of tools that are not served, whatever `enabledTools` says."""
+    pins: Literal["off", "warn", "block"] | None = None
+    """What is done about definitions of its that are not as `stagedoor.lock` has them: nothing, a warning, or they are
+    held back until they are accepted. Without it, what `gateway.pins.mode` says."""
     disabled: Switch = False
     """Leaves the server out, and with it whatever is missing or wrong in it."""
     groups: list[str] = []
@@ -399,6 +402,16 @@ class AuditSection(Section):
     """Headers for the collector: the place for its credentials."""
 
 
+class PinsSection(Section):
+    """Definitions of servers that somebody has looked at and accepted ([pins](pins.md))."""
+
+    file: str | None = None
+    """Where they stand, relative to this file. Without it, `stagedoor.lock` beside this file, if it is there."""
+    mode: Literal["off", "warn", "block"] | None = None
+    """For servers that do not say `pins` themselves. Without it, `warn` where there is a lock file, and `off` where
+    there is none."""
+
+
 class Who(Section):
     """For whom a rule is: those who have one of each list that is there. Without any list, everybody."""
 
@@ -516,6 +529,7 @@ class Gateway(Section):
     log: LogSection = LogSection()
     traces: TracesSection | None = None
     audit: AuditSection = AuditSection()
+    pins: PinsSection = PinsSection()
 
 
 class File(Section):

@@ -197,6 +197,8 @@ class Settings:
     """The file that it was read from, as it was then."""
     values: Mapping[Place, str] = field(default_factory=dict, repr=False)
     """What stands in it, by where, with everything filled in; credentials too."""
+    lock: Path | None = None
+    """Where pins are, or would be."""
 
     @property
     def unshared(self) -> str:

@@ -3,6 +3,7 @@
 What is made of it is the same wherever that is done, also in another process, and after the files have changed.
 """
 
+import stat
 from pathlib import Path as FilePath
 
 import msgspec
@@ -11,14 +12,18 @@ from gateway.config.problems import ConfigError, Problem
 
 SECRET_BYTES = 1024 * 1024
 """Of a file with a secret."""
+LOCK_BYTES = 16 * 1024 * 1024
+"""Of a lock file."""
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """`secrets` are the contents of the files that the configuration refers to, by their paths."""
+    """`secrets` are the contents of the files that the configuration refers to, by their paths, `locks` of those with
+    what was accepted of servers; None: there was none."""
 
     file: str
     text: str
     secrets: dict[str, str] = {}
+    locks: dict[str, str | None] = {}
 
     def encoded(self) -> bytes:
         """For another process."""
@@ -35,12 +40,23 @@ class Snapshot(msgspec.Struct, frozen=True):
             raise ValueError("was not read")
         return self.secrets[path]
 
+    def lock(self, path: str) -> str | None:
+        """As `Reading.lock`, of that moment."""
+        return self.locks.get(path)
+
 
 class Reading:
-    """Reads secrets from their files, and remembers them."""
+    """Reads what stands beside the configuration, and remembers it."""
 
     def __init__(self) -> None:
         self.secrets: dict[str, str] = {}
+        self.locks: dict[str, str | None] = {}
+
+    def lock(self, path: str) -> str | None:
+        """The content of a lock file; None: there is none. ValueError says why one can't be read."""
+        if path not in self.locks:
+            self.locks[path] = lock_text(FilePath(path))
+        return self.locks[path]
 
     def secret(self, path: str) -> str:
         """The content of a file, without the newline at its end. ValueError says why there is none."""
@@ -63,6 +79,25 @@ def _content(file: FilePath) -> str:
     if len(data) > SECRET_BYTES:
         raise ValueError(f"is larger than {SECRET_BYTES} bytes")
     return text.removesuffix("\n").removesuffix("\r")
+
+
+def lock_text(file: FilePath) -> str | None:
+    """The content of a lock file; None: there is none. ValueError says why one can't be read."""
+    try:
+        if not stat.S_ISREG(file.stat().st_mode):  # a pipe would never end
+            raise ValueError("is no file")
+        with file.open("rb") as opened:
+            data = opened.read(LOCK_BYTES + 1)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise ValueError(f"can't be read: {error.strerror}") from error
+    if len(data) > LOCK_BYTES:
+        raise ValueError(f"is larger than {LOCK_BYTES} bytes")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"is not UTF-8 at byte {error.start}") from error
 
 
 def text_of(file: FilePath) -> str:

@@ -12,7 +12,9 @@ from gateway.config.loading import known_keys, settings_from
 from gateway.config.reference import tables
 from gateway.native import Server
 
-OF_SERVERS = [name for name in known_keys(("mcpServers", "a")) if name in tables()]
+WORD = "pins"
+"""At a server it is a word."""
+OF_SERVERS = [name for name in known_keys(("mcpServers", "a")) if name in tables() and name != WORD]
 LISTS = ("policy", "policyTests")
 SECTIONS = [name for name in known_keys(("gateway",)) if name in tables() and name not in LISTS]
 WORDS = st.sampled_from(
