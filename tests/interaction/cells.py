@@ -44,8 +44,9 @@ CHANNELS: tuple[Kind, ...] = ("channel", "stdio", "http", "ws")
 WITHOUT_TO_ANY = (
     *(Cell(MODERN, "memory", transport, era) for era in ("modern", "legacy", "dual") for transport in CHANNELS),
     *(Cell(MODERN, "memory", transport, "legacy") for transport in ("sse", "found")),
+    *(Cell(MODERN, "memory", "channel", era, "channel") for era in ("modern", "legacy", "dual")),
 )
-"""A client without sessions before servers of every kind."""
+"""A client without sessions before servers of every kind, by HTTP and on a channel of its own."""
 
 WITHOUT_TO_SESSIONS = tuple(cell for cell in WITHOUT_TO_ANY if cell.era == "legacy")
 WITHOUT_TO_WITHOUT = tuple(cell for cell in WITHOUT_TO_ANY if cell.era == "modern")

@@ -28,6 +28,7 @@ from gateway.store.memory import MemoryStore
 from gateway.store.redis import open_redis_store
 from tests.interaction.backend import Backend
 from tests.interaction.era_backend import ModernBackend
+from tests.interaction.one_channel import OneChannel
 from tests.interaction.transports import ChannelConnector, Kind, reached, shared_origin
 from tests.support.modern_rules import check_no_modern_fields
 from tests.support.modern_wire import ModernWire
@@ -40,6 +41,8 @@ REAL_TIME = Limits(stream_after=0.02, list_deadline=3.0, server_request_wait=0.3
 
 Era = Literal["legacy", "modern", "dual"]
 """Of a backend: with sessions, without, or both."""
+Way = Literal["http", "channel"]
+"""By which a client without sessions reaches the gateway: `channel` is what WebSocket, HTTP+SSE and stdio are."""
 
 
 class Cell(NamedTuple):
@@ -49,6 +52,7 @@ class Cell(NamedTuple):
     store: Literal["memory", "redis"] = "memory"
     transport: Kind = "inproc"
     era: Era = "legacy"
+    by: Way = "http"
 
     @property
     def jumps(self) -> bool:
@@ -56,7 +60,8 @@ class Cell(NamedTuple):
         return self.store == "memory" and self.transport in ("inproc", "channel")
 
     def __str__(self) -> str:
-        return "-".join(self if self.era != "legacy" else self[:3])
+        era = (self.era,) if self.era != "legacy" else ()
+        return "-".join((*self[:3], *era, *(("by", self.by) if self.by != "http" else ())))
 
 
 class Route(NamedTuple):
@@ -146,6 +151,7 @@ class Stage:
         self.log = Lines()
         self.backends: dict[str, Backend] = {}
         self.clients: list[WireClient | ModernWire] = []
+        self.channels: list[OneChannel] = []
         self.faults: list[BaseException] = []
         self.crashes: list[tuple[str, BaseException]] = []
         self.http: AsgiHttp
@@ -235,9 +241,13 @@ class Stage:
         self.clients.append(client)
         return client
 
-    def modern(self, path: str = "/mcp", **options: Any) -> ModernWire:
-        """A client without sessions."""
-        client = ModernWire(self.http, path, **options)
+    def modern(self, path: str = "/mcp", *, by: Way | None = None, **options: Any) -> ModernWire:
+        """A client without sessions; `by` what the cell says, unless a test does."""
+        http: Any = self.http
+        if (by or self.cell.by) == "channel":
+            http = OneChannel(self, self.tokens or {})
+            self.channels.append(http)
+        client = ModernWire(http, path, **options)
         self.clients.append(client)
         return client
 
@@ -332,14 +342,19 @@ class Stage:
     async def restart(self) -> None:
         """A drain, and a start on the same store."""
         await self.drain()
-        self.http.cut_all()
+        self._cut_all()
         await self.begin()
 
     async def crash(self) -> None:
         """The process is gone from one moment to the next, and started again on the same store."""
         await self._leave()
-        self.http.cut_all()
+        self._cut_all()
         await self.begin()
+
+    def _cut_all(self) -> None:
+        self.http.cut_all()
+        for channel in self.channels:
+            channel.cut_all()
 
     async def finish(self) -> None:
         """The end of the test."""

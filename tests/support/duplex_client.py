@@ -44,10 +44,14 @@ class Wire:
         if self.stuck:
             await trio.sleep(30)
             raise HungUp
-        self.got.append(json.loads(message))
-        self._lot.unpark_all()
+        self.take(json.loads(message))
 
     # The client
+
+    def take(self, message: Message) -> None:
+        """Something came."""
+        self.got.append(message)
+        self._lot.unpark_all()
 
     def say(self, message: Message | bytes) -> None:
         self._in.send_nowait(message if isinstance(message, bytes) else json.dumps(message).encode())

@@ -16,9 +16,9 @@ from tests.support.modern_wire import ModernWire
 from tests.support.schemas import MODERN
 from tests.support.wire_client import Message
 
-ERAS = tuple(Cell(MODERN, "memory", "inproc", era) for era in ("modern", "legacy"))
+ERAS = tuple(Cell(MODERN, "memory", "inproc", era, by) for by in ("http", "channel") for era in ("modern", "legacy"))
 BOTH = pytest.mark.cells(ERAS)
-MODERN_ONLY = pytest.mark.cells(ERAS[:1])
+MODERN_ONLY = pytest.mark.cells(ERAS[::2])
 TOKENS = pytest.mark.tokens(ann="token-of-ann", bob="token-of-bob")
 
 

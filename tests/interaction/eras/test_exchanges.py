@@ -90,7 +90,8 @@ async def test_progress_rises_but_from_the_only_server_and_ends_with_the_answer(
     silent = client.start_call(route.name("steps"))
     backend.trusting = True
     await silent.complete()
-    assert not silent.exchange.is_stream, "nobody asked for progress"
+    assert not silent.seen("notifications/progress"), "nobody asked for progress"
+    assert stage.cell.by == "channel" or not silent.exchange.is_stream, "nor is there a stream for it"
 
 
 @pytest.mark.cells(WITHOUT_TO_ANY)

@@ -13,7 +13,7 @@ from trio.testing import MockClock
 
 from tests.interaction.backend import Request, text
 from tests.interaction.scripts import FORM
-from tests.interaction.stage import Cell, Era, Stage, open_stage
+from tests.interaction.stage import Cell, Era, Stage, Way, open_stage
 from tests.support.modern_wire import ModernCall
 from tests.support.schemas import MODERN, NEWEST
 from tests.support.wire_client import Call, Message
@@ -27,6 +27,8 @@ class Plan(NamedTuple):
 
     who: str
     session: bool
+    channel: bool
+    """Without a session: a channel of its own, instead of HTTP."""
     id: int | str
     token: int | str
     asks: bool
@@ -37,6 +39,7 @@ plans = st.builds(
     Plan,
     who=st.sampled_from(sorted(TOKENS)),
     session=st.booleans(),
+    channel=st.booleans(),
     id=st.sampled_from([1, "1", 2]),
     token=st.sampled_from([1, "1"]),
     asks=st.booleans(),
@@ -97,7 +100,8 @@ async def _client(stage: Stage, plan: Plan, number: int) -> Any:
     capabilities: Message = {"elicitation": {}}
     if plan.session:
         return await stage.connect(token=TOKENS[plan.who], capabilities=capabilities, revision=NEWEST)
-    return stage.modern(token=TOKENS[plan.who], capabilities=capabilities)
+    by: Way = "channel" if plan.channel else "http"
+    return stage.modern(by=by, token=TOKENS[plan.who], capabilities=capabilities)
 
 
 async def _watch(call: Any, plan: Plan, number: int) -> None:

@@ -20,7 +20,7 @@ UI = {"mimeTypes": ["text/html"]}
 AT = "2026-01-01T00:00:00Z"
 LEGACY: Message = {"requests": {"tools": {"call": {}}}}
 BETWEEN = (Cell(MODERN, "memory", "inproc", "legacy"), SESSIONS_TO_WITHOUT[0])
-WITHIN = (Cell(MODERN, "memory", "inproc", "modern"),)
+WITHIN = tuple(Cell(MODERN, "memory", "inproc", "modern", by) for by in ("http", "channel"))
 
 
 @pytest.mark.cells(BETWEEN)
@@ -88,6 +88,4 @@ async def test_within_the_era_the_extension_passes_for_clients_that_declare_it(s
 
 async def refused(client: Any, method: str, id: str = "T") -> int:
     """The code of the error for a request about a task."""
-    exchange = client.post(client.request_message(method, {"taskId": id}), mcp_name=id)
-    await exchange.head()
-    return int((await exchange.json())["error"]["code"])
+    return int((await client.send(client.request_message(method, {"taskId": id}), mcp_name=id).error()).code)
