@@ -43,7 +43,8 @@ async def mail(options: argparse.Namespace) -> Found:
         bench = Bench(Path(folder))
         try:
             place = Place(bench)
-            owner, other = place.replica().start(), place.replica().start()
+            stays = {"sessions": {"followAfter": 0}}  # else the sessions went to where the calls come
+            owner, other = place.replica(**stays).start(), place.replica(**stays).start()
             loads = {"1 caller": (1, "echo"), "16 callers": (16, "echo"), "16 callers, streamed": (16, "stream")}
             return {
                 title: await _mailed(place, owner, other, callers, tool, options)

@@ -211,6 +211,8 @@ class Holder:
         self._sessions = sessions
         self._router = router
         self._routes: dict[Where, rt.Route] = {}
+        self._handed: set[Where] = set()
+        """Routes to a session that nobody owns, and that only another process can have."""
         self._pending: dict[int, Pending] = {}
         # A mailer that was restarted must not be told what its predecessor asked for.
         self._mids = count(randbits(48))
@@ -310,6 +312,7 @@ class Holder:
         """Nothing is under way; the next letter goes the same way."""
         key = where[0]
         del self._routes[where]
+        self._handed.discard(where)
         self._sessions.under_way[key] -= 1
         if not self._sessions.under_way[key]:
             del self._sessions.under_way[key]
@@ -406,7 +409,9 @@ class Holder:
         peer: str = "",
     ) -> None:
         key, principal, endpoint = where
-        letter = Letter(key, (self._cluster.incarnation, mid), body, principal, endpoint, rights=rights, peer=peer)
+        able = not (self._sessions.draining or where in self._handed or type(body) is lt.Take)
+        me = self._cluster.incarnation
+        letter = Letter(key, (me, mid), body, principal, endpoint, rights=rights, peer=peer, able=able)
         self._services.telemetry.count("stagedoor_letters_sent_total", (letter.kind,))
         self._cluster.post(to, lt.encode(letter), done)
 
@@ -428,6 +433,8 @@ class Holder:
             case Ref():
                 self._step(where, rt.Resolved(rt.HERE))
             case Elsewhere(str() as owner):
+                if outcome.handed:
+                    self._handed.add(where)
                 self._step(where, rt.Resolved(owner))
             case _ if self._sessions.draining:
                 self._look(where)
@@ -578,7 +585,7 @@ class Holder:
                 self._step(pending.where, rt.Refused(mid, reason))
             case lt.Moved(owner):
                 known = owner if owner != self._cluster.incarnation else None
-                self._step(pending.where, rt.Moved(mid, sender, known))
+                self._step(pending.where, rt.Moved(mid, sender, known, body.rests))
             case _:
                 assert_never(body)
 

@@ -191,9 +191,11 @@ class Refused(Struct, frozen=True, omit_defaults=True):
 
 
 class Moved(Struct, frozen=True, omit_defaults=True):
-    """It was not taken, for the session is not here; `owner`: where it is, as far as is known."""
+    """It was not taken, for the session is not here; `owner`: where it is, as far as is known. `rests`: it is nobody's,
+    and whoever sent the letter is to have it."""
 
     owner: Incarnation | None = None
+    rests: bool = False
 
 
 Ask: TypeAlias = Deliver | Note | Attach | Recover | End | Move | Take
@@ -235,7 +237,8 @@ KINDS: Final = {body: kind for kind, body in BODIES.items()}
 class Letter(Struct, frozen=True):
     """One letter. `reply`: the process to which an answer goes, and the number by which it knows the letter; in an
     answer the number of the letter that it answers, and who says so. `epoch`: of the session where it was sent.
-    `rights`: with which the client asks for what is in it; `peer`: the address that it does so from."""
+    `rights`: with which the client asks for what is in it; `peer`: the address that it does so from. `able`: who sends
+    it can have the session too, if nobody has it."""
 
     key: SessionKey
     reply: tuple[Incarnation, int]
@@ -245,6 +248,7 @@ class Letter(Struct, frozen=True):
     epoch: int = 0
     rights: Rights = NO_RIGHTS
     peer: str = ""
+    able: bool = False
 
     @property
     def kind(self) -> str:
@@ -276,6 +280,7 @@ class _Envelope(Struct):
     epoch: int = 0
     rights: Rights = NO_RIGHTS
     peer: str = ""
+    able: bool = False
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -300,6 +305,7 @@ def encode(letter: Letter) -> bytes:
             letter.epoch,
             letter.rights,
             letter.peer,
+            letter.able,
         )
     )
 
@@ -319,8 +325,8 @@ def decode(data: bytes) -> Letter:
     except BROKEN:
         raise UnreadableError(BAD, reply, kind) from None
     principal = Principal(envelope.principal, envelope.anonymous)
-    endpoint, epoch = envelope.endpoint, envelope.epoch
-    return Letter(envelope.sk, reply, body, principal, endpoint, epoch, envelope.rights, envelope.peer)
+    head = envelope.sk, reply, body, principal, envelope.endpoint, envelope.epoch
+    return Letter(*head, envelope.rights, envelope.peer, envelope.able)
 
 
 # What sessions are told, and answer, as letters ---------------------------------------------------------------
@@ -360,13 +366,14 @@ def peer_of(message: SessionAsk) -> str:
     return next((operation.peer for operation in operations.values()), "")
 
 
-def asked(ask: Ask, rights: Rights = NO_RIGHTS) -> Callable[[Reply], SessionAsk]:
-    """What the session is told, but for the reply, by a letter with these rights. Raises UnreadableError."""
+def asked(ask: Ask, rights: Rights = NO_RIGHTS, via: Incarnation = "") -> Callable[[Reply], SessionAsk]:
+    """What the session is told, but for the reply, by a letter with these rights, which came from there. Raises
+    UnreadableError."""
     match ask:
         case Deliver() | Note():
             messages = tuple(_message(line) for line in ask.messages)
             refused = tuple((e.id, e.error) for e in map(_message, ask.refused) if isinstance(e, Error))
-            return lambda reply: sm.PostMessages(messages, ask.batch, ask.version, refused, reply, rights)
+            return lambda reply: sm.PostMessages(messages, ask.batch, ask.version, refused, reply, rights, via=via)
         case Attach(stream, epoch, seq):
             return lambda reply: sm.GetEvents(stream, epoch, seq, reply, ask.reader, ask.again, rights)
         case Recover(spelled):

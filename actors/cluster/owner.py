@@ -227,7 +227,7 @@ class Owner:
             self._waiting[where] = [guest]
             ref = self._ctx.ref
             self._router.ask(
-                lambda reply: Activate(*where, reply, mailed=True),
+                lambda reply: Activate(*where, reply, mailed=True, able=guest.letter.able),
                 self._services.limits.admission,
                 lambda out: ref.reply(Activated(where, out)),
             )
@@ -237,7 +237,7 @@ class Owner:
             self._refuse(guest, errors.session_not_found())
             return
         try:
-            make = lt.asked(guest.ask, guest.letter.rights)
+            make = lt.asked(guest.ask, guest.letter.rights, guest.to)
             if self._services.observer is not None:
                 make = self._watched(guest, make)
         except UnreadableError as unreadable:
@@ -268,7 +268,7 @@ class Owner:
                 case Ref():
                     self._place(guest)
                 case Elsewhere(owner):
-                    self._close(guest, lt.Moved(owner))
+                    self._close(guest, lt.Moved(owner, outcome.rests))
                 case ProtocolError():
                     self._refuse(guest, outcome)
                 case _ if self._sessions.draining:
@@ -348,7 +348,7 @@ class Owner:
     # Streams
 
     def _follow(self, guest: Guest, connection: Connection) -> None:
-        guest.connection, connection.elsewhere = connection, connection.recorded
+        guest.connection, connection.elsewhere = connection, guest.to if connection.recorded else ""
         beginning = lt.Attach(connection.stream, connection.opener) if connection.recorded else None
         self._remember(guest, beginning)
         ref = self._ctx.ref

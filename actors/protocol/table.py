@@ -231,6 +231,9 @@ class Limits:
     """A session without messages and streams for this long ends."""
     passivate_after: float = 60.0
     """A session without messages and streams for this long leaves memory."""
+    follow_after: int = 8
+    """After so many POSTs on end that came to the same other replica, the session goes there: a balancer leads its
+    client there. 0: never."""
     admission: float = 2.0
     """How long a message may wait in a mailbox before it is revoked."""
     server_request_wait: float = 5.0

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias, final
 
 from msgspec import Raw, Struct
 
-from actors.ports import NO_RIGHTS, Answer, Rights
+from actors.ports import NO_RIGHTS, Answer, Incarnation, Rights
 from actors.protocol import codec, errors
 from actors.protocol.messages import Message, Request, RequestId
 from actors.protocol.operations import Operation
@@ -37,6 +37,8 @@ class PostMessages(Struct, frozen=True):
     rights: Rights = NO_RIGHTS
     operations: Mapping[RequestId, Operation] = NO_OPERATIONS
     """Of its requests, where somebody observes them."""
+    via: Incarnation = ""
+    """The replica that mailed it; none: the client's connection is here."""
 
 
 def unanswered(messages: Sequence[Message], *, batch: bool) -> Answer:

@@ -111,7 +111,7 @@ class OpenSession:
 @dataclass(frozen=True, slots=True)
 class Activate:
     """A session that is not in memory; the reply gets its Ref, Elsewhere or a ProtocolError. `dead`: an owner that is
-    no more. `mailed`: another replica asks, which can have it as well."""
+    no more. `mailed`: another replica asks, which can have it as well; `able`: and is to have it if it is nobody's."""
 
     key: SessionKey
     principal: Principal
@@ -119,13 +119,17 @@ class Activate:
     reply: Reply
     dead: Incarnation | None = None
     mailed: bool = False
+    able: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Elsewhere:
-    """Another process owns the session, and is presumed to live; None: nobody does, and others are to have it."""
+    """Another process owns the session, and is presumed to live; None: nobody does, and others are to have it. `rests`:
+    nobody has had it for a while. `handed`: nobody has it, and this one can read its record."""
 
     owner: Incarnation | None
+    rests: bool = False
+    handed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -400,6 +404,8 @@ class Router(Actor):
                     activate.reply.answer(Elsewhere(None))
             self.ctx.set_timer(("move", key), MOVE_LOOK, MoveDue(key))
             return
+        if outcome.owner is None:
+            self._leave_to_askers(key)
         principal = outcome.fields.get("principal", b"").decode()
         endpoint = outcome.fields.get("endpoint", b"").decode()
         mine: list[Activate] = []
@@ -428,6 +434,12 @@ class Router(Actor):
         self._quotas.sessions.add(mine[0].principal)
         self._claim(key, outcome, lambda out: self.ctx.ref.reply(Claimed(key, mine[0].principal, endpoint, out)))
 
+    def _leave_to_askers(self, key: SessionKey) -> None:
+        """Nobody has it: it goes to where its client's messages come, unless one of them came here."""
+        waiting = self._activating.get(key, [])
+        if waiting and all(activate.able for activate in waiting):
+            self._settle(key, Elsewhere(None, rests=True))
+
     def _claim(self, key: SessionKey, found: Record, done: Callable[[Any], bool]) -> None:
         """`done` says whether anybody hears of it."""
         nonce = self._unheard.pop(key, None) or secrets.token_hex(8)
@@ -454,7 +466,7 @@ class Router(Actor):
     def _hand_over(self, found: Readers) -> None:
         """To one that lives and can read it, the same for each message; who owns it says that one."""
         to = reader(found.key, found.version, found.outcome, self._services.cluster.incarnation)
-        self._settle(found.key, Elsewhere(to) if to is not None else errors.too_new())
+        self._settle(found.key, Elsewhere(to, handed=True) if to is not None else errors.too_new())
 
     def _claimed(self, claimed: Claimed) -> None:
         key = claimed.key

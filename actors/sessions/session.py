@@ -42,6 +42,7 @@ from actors.ports import (
     Answer,
     Failed,
     Grant,
+    Incarnation,
     Principal,
     Record,
     Refused,
@@ -171,6 +172,7 @@ class SessionActor(Actor):
         "_late",
         "_moved",
         "_moving",
+        "_mailed",
         "_numbers",
         "_parked",
         "_posts",
@@ -180,6 +182,7 @@ class SessionActor(Actor):
         "_recovering",
         "_releases",
         "_state",
+        "_via",
         "_watching",
         "endpoint",
         "identity",
@@ -244,7 +247,10 @@ class SessionActor(Actor):
         self._closing = False
         self._late: tuple[sm.PostMessages, ...] = ()
         """Of a session that is about to be given back: for its next owner."""
-        self._moving: tuple[Reply, ...] = ()
+        self._moving: tuple[Reply, ...] | None = None
+        """Who asked that it be given back, while it is."""
+        self._via, self._mailed = "", 0
+        """The replica to which its client's last POSTs came, and how many of them."""
         self._goes_on = False
         """This life is over, the session is not."""
         served = services.table.value.endpoints.get(identity.endpoint)
@@ -388,7 +394,7 @@ class SessionActor(Actor):
             return
         if self._parked is None or isinstance(message, sm.Released | sm.DoubtDue | sm.Describe | Stored):
             self._handle(message)
-            if self.record.changed or self._draining or self._moving or not self._watching:
+            if self.record.changed or self._draining or self._moving is not None or self._via or not self._watching:
                 self._settle()
         else:
             self._park(message)
@@ -416,11 +422,15 @@ class SessionActor(Actor):
             self.record.flush()
         if not self._watching:
             self._watch(self.services.limits.passivate_after)
-        if (self._moving or self._draining) and not self._state.requests and not self._posts:
-            if self._moving:
-                self._give_back()
-            else:
-                self._leave_process()
+        if self._state.requests or self._posts:
+            return
+        if self._moving is not None:
+            self._give_back()
+        elif self._draining:
+            self._leave_process()
+        elif self._via and self._follows:
+            self._moving = ()
+            self._give_back()
 
     def _handle(self, message: SessionMessage) -> None:
         """What calls come to. (A match that fails on a Struct costs as much as three comparisons of its type.)"""
@@ -589,6 +599,8 @@ class SessionActor(Actor):
         self._posts = put(self._posts, post, message)
         message.reply.on_abandon = lambda: self.ctx.ref.reply(ev.PostBroken(post))
         self.rights = message.rights
+        if message.via or self._via:
+            self._came_by(message.via)
         if self.services.table.value.policy is not None:
             self.endpoint.heard()
         traces = self._received(message.operations) if message.operations else ev.NO_TRACES
@@ -829,7 +841,7 @@ class SessionActor(Actor):
             calls: tuple[int, ...] = ()
             if effect.calls and recorder.records(effect.stream):
                 calls = tuple(call for call in effect.calls if endpoint.may_wait(call))
-            if calls or (ref.alive and (self._draining or self._moving)):
+            if calls or (ref.alive and (self._draining or self._moving is not None)):
                 ref.reply(sm.StreamRecorded(effect.stream, calls))
             asked = posts.pop(number, None) or gets.pop(number, None)
             if asked is None or not asked.reply.answer(Streaming(connection)):
@@ -1075,7 +1087,7 @@ class SessionActor(Actor):
     def _released(self, outcome: Any) -> None:
         """Given back. If nothing came meanwhile the object goes; else the session is claimed again."""
         term = self.services.cluster.term
-        if self._moving:
+        if self._moving is not None:
             away = isinstance(outcome, Failed)
             rests(self.identity.key, self.services.limits.idle_ttl, self.services)
             for reply in self._moving:
@@ -1150,9 +1162,25 @@ class SessionActor(Actor):
         if (self._state.phase, ev.MoveAsked) not in TABLE:
             message.reply.answer(False)
             return
-        self._moving += (message.reply,)
+        self._moving = (*(self._moving or ()), message.reply)
         self._closing = True
         self.ctx.set_timer("move", CLOSING, sm.MoveDue())
+
+    def _came_by(self, via: Incarnation) -> None:
+        """A POST came by way of this replica; none: to this one."""
+        self._mailed = self._mailed + 1 if via == self._via else 1
+        self._via = via
+
+    @property
+    def _follows(self) -> bool:
+        """Whether it is to go to where its client's messages come, now that nothing is in flight. What lives and dies
+        with this process stays here, and so does what is read here or at a third replica, or would have a hole."""
+        after = self.services.limits.follow_after
+        if not after or self._mailed < after or self._state.phase is not SessionPhase.OPERATION:
+            return False
+        waits = self._state.asks or self._gets or not self.record.settled
+        whole = not self.recorder.connections or self._kept.seamless
+        return whole and not waits and not self.endpoint.bound and self.recorder.read_at(self._via)
 
     def _give_back(self) -> None:
         """As at the end of a drain, with what is in flight."""

@@ -47,8 +47,8 @@ class Connection:
         self.closed = False
         self.numbered = after is not None
         """Its client has an event id, or gets one for sure: it can come back."""
-        self.elsewhere = False
-        """Its reader is in another process, and goes on there without this one."""
+        self.elsewhere = ""
+        """The other process that has its reader, which goes on there without this one; none: it is here."""
         self.recorded = True
         """Its stream is in the log."""
         self.reader = 0

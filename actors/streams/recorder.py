@@ -423,6 +423,11 @@ class Recorder:
         """Whether anything is on its way into the log or to a reader."""
         return bool(self.connections) or any(t.pending or t.opened for t in self._tracks.values())
 
+    def read_at(self, replica: str) -> bool:
+        """Whether nothing is on its way into the log, and whatever is read is read there."""
+        read = all(slot.elsewhere == replica for slot in self.connections.values())
+        return read and not any(t.pending or t.opened for t in self._tracks.values())
+
     # On the way into the log
 
     def _issue(self, track: Track, entry: Entry) -> None:

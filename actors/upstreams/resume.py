@@ -93,7 +93,7 @@ class Recorded(Protocol):
 class ResumableUpstreams:
     """Of one life of one session."""
 
-    __slots__ = ("_key", "_sealer", "_session", "_taken", "_waiting", "_written")
+    __slots__ = ("_key", "_placed", "_sealer", "_session", "_taken", "_waiting", "_written")
 
     def __init__(self, key: SessionKey, sealer: Sealer, session: Recorded) -> None:
         self._key = key
@@ -104,6 +104,8 @@ class ResumableUpstreams:
         """Upstream connections begin with these, and are not up yet."""
         self._written: dict[str, tuple[str | None, str] | None] = {}
         """By backend: its session id and revision; None: there is no session that could be kept."""
+        self._placed: frozenset[str] = frozenset()
+        """Backends whose GET stream has ids, as far as it is known."""
 
     def load(self, fields: Mapping[str, bytes], table: Table) -> None:
         """Begins with what an earlier life left."""
@@ -118,6 +120,11 @@ class ResumableUpstreams:
     def lasting(self) -> frozenset[str]:
         """The backends whose sessions go on, or will if this life leaves."""
         return self.reachable | {backend for backend, value in self._written.items() if value is not None}
+
+    @property
+    def seamless(self) -> bool:
+        """Whether another life misses nothing that servers send outside of calls meanwhile."""
+        return all(value is not None and backend in self._placed for backend, value in self._written.items())
 
     def take(self, spec: BackendSpec) -> Resume | None:
         """What the session's first upstream connection to a backend begins with."""
@@ -160,6 +167,8 @@ class ResumableUpstreams:
 
     def moved(self, backend: str, cursor: str | None) -> None:
         """The GET stream of a backend stands elsewhere."""
+        if (backend in self._placed) is not bool(cursor):
+            self._placed ^= {backend}
         if self._written.get(backend) is not None:
             self._session.note({f"e:{backend}": cursor.encode() if cursor else None})
 

@@ -35,6 +35,7 @@ class Place(NamedTuple):
 _RENAMED = {
     "idle_ttl": ("sessions", "idle_ttl"),
     "passivate_after": ("sessions", "passivate_after"),
+    "follow_after": ("sessions", "follow_after"),
     "sessions": ("sessions", "max"),
     "replay_ttl": ("replay", "ttl"),
     "replay_ttl_written": ("replay", "ttl_written"),
@@ -47,6 +48,7 @@ _RENAMED = {
 """Limits that do not stand under their own name in `limits`."""
 
 _MAY_BE_ZERO = {
+    "follow_after",
     "stream_after",
     "server_request_wait",
     "process_wait",

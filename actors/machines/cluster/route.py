@@ -130,11 +130,13 @@ class Refused(Struct, frozen=True):
 
 
 class Moved(Struct, frozen=True):
-    """`by` has not taken it, and does not own the session; `owner` does, as far as is known there."""
+    """`by` has not taken it, and does not own the session; `owner` does, as far as is known there. `rests`: nobody does,
+    and has not for a while."""
 
     mid: int
     by: str
     owner: str | None = None
+    rests: bool = False
 
 
 class OwnerDown(Struct, frozen=True):
@@ -465,7 +467,7 @@ def _moved(route: Route, event: Moved) -> Step:
         return route, []
     if route.owner == event.by:
         known = event.owner if event.owner != event.by else None
-        former = event.by if known is None and event.by != HERE else None
+        former = event.by if known is None and event.by != HERE and not event.rests else None
         route = replace(route, owner=known, former=former, looks=0)
     phase = Phase.TAKEN if letter.phase is Phase.RECOVERING else Phase.WAITING
     return _again(route, letter, phase)
