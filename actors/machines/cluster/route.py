@@ -130,8 +130,8 @@ class Refused(Struct, frozen=True):
 
 
 class Moved(Struct, frozen=True):
-    """`by` has not taken it, and does not own the session; `owner` does, as far as is known there. `rests`: nobody does,
-    and has not for a while."""
+    """`by` has not taken it, and does not own the session; `owner` does, as far as is known there. `rests`: nobody
+    does, and nobody has for a while."""
 
     mid: int
     by: str
