@@ -3,6 +3,7 @@ in the middle of a request."""
 
 from __future__ import annotations
 
+import http.client
 import json
 import re
 import shutil
@@ -130,6 +131,44 @@ def test_haproxy_can_keep_a_session_where_it_was_opened(
     for _ in range(3):
         session.call()
     assert mailed(replicas) == before
+
+
+BEYOND_MCP = (
+    "/connect",
+    "/connect/callback?state=x",
+    "/.well-known/oauth-protected-resource/mcp",
+    "/messages?sessionId=x",
+    "/healthz",
+)
+"""Paths of the public listener beside the endpoints (docs/endpoints.md)."""
+
+
+@pytest.mark.parametrize(
+    "make", [*BALANCERS.values(), *HASHED.values()], ids=[*BALANCERS, *map("{}-hashed".format, HASHED)]
+)
+def test_every_public_path_comes_through_and_so_do_the_older_transports(
+    make: Make, replicas: list[Gateway], programs: Programs, tmp_path: Path
+) -> None:
+    url = make(programs, tmp_path, addresses(replicas))
+
+    def said(base: str, path: str) -> tuple[int, bytes]:
+        try:
+            with urllib.request.urlopen(f"{base}{path}", timeout=PATIENCE) as answer:
+                return answer.status, answer.read()
+        except urllib.error.HTTPError as refused:
+            with refused:
+                return refused.code, refused.read()
+
+    for path in BEYOND_MCP:
+        assert said(url, path) == said(replicas[0].url, path), path
+    with urllib.request.urlopen(f"{url}/sse", timeout=PATIENCE) as stream:
+        assert stream.readline() == b"event: endpoint\n"
+    upgrade = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13"}
+    upgrade |= {"Sec-WebSocket-Key": "x3JJHMbDL1EzLkh9GBhXDw==", "Sec-WebSocket-Protocol": "mcp"}
+    connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=PATIENCE)
+    connection.request("GET", "/ws", headers=upgrade)
+    assert connection.getresponse().status == 101
+    connection.close()
 
 
 class Breaking:

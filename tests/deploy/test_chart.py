@@ -333,6 +333,15 @@ def test_alerts_and_dashboards_are_those_of_the_tree() -> None:
     assert not named("default").of("ConfigMap")
 
 
+def test_alerts_lead_to_where_their_paragraphs_are_read() -> None:
+    page = "https://example.com/docs/operations.md"
+    found = rendered("--set", f"prometheusRule.enabled=true,prometheusRule.runbookUrl={page}")
+    rules = [rule for group in found.one("PrometheusRule")["spec"]["groups"] for rule in group["rules"]]
+    links = [rule["annotations"]["runbook_url"] for rule in rules if "alert" in rule]
+    assert links == [f"{page}#{rule['alert'].lower()}" for rule in rules if "alert" in rule]
+    assert template("--set", "prometheusRule.runbookUrl=operations").returncode != 0
+
+
 def test_pods_are_spread_unless_one_says_how() -> None:
     spread = named("default").pod["topologySpreadConstraints"]
     assert [one["topologyKey"] for one in spread] == ["kubernetes.io/hostname", "topology.kubernetes.io/zone"]
