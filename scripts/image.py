@@ -5,13 +5,14 @@
 The steps are read from the Dockerfile itself, so that what is tried here is what an engine would do. FOLDER becomes the
 file system of the stage, as far as the image has files of its own (below `/opt`, `/src`, `/usr/local`, `/var/lib`; what
 else is named is this machine's). What an engine alone can do is left out, and said: files of base images, of which only
-`python` is stood in for, by a fresh virtual environment of the Python that runs this. Prints, as JSON, with what a
-container would be started.
+`python` is stood in for, by a fresh virtual environment of the Python that runs this, with its pip. Prints, as JSON,
+with what a container would be started.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.metadata
 import json
 import os
 import re
@@ -26,6 +27,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 OWN = re.compile(r"(?<![\w./$}])/(?=(?:opt|src|usr/local|var/lib)\b)")
 """Where an absolute path of the image begins that is the image's own."""
+VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
 PASSED = re.compile(r"PIP_\w+|\w+_proxy|\w+_PROXY|SSL_CERT_\w+|LANG", re.ASCII)
 """Variables of this machine that steps need to fetch packages here; an engine hands on the like."""
 
@@ -142,7 +144,7 @@ class Builder:
         base = string.Template(source.words[0]).safe_substitute(self._args)
         if base in self._configs:
             say(f"{name}: from {base}")
-            shutil.copytree(self._aside / base, self.folder, symlinks=True)
+            shutil.copytree(self._aside / base, self.folder, symlinks=True, copy_function=linked)
             self.config = self._configs[base]
             return
         self._aside.mkdir(parents=True, exist_ok=True)
@@ -159,11 +161,16 @@ class Builder:
         """Puts into the folder what stands for the image of Python: made once, it has pip as that one has."""
         made = self._aside / "python"
         if made.exists():
-            shutil.copytree(made, self.folder, symlinks=True)
+            shutil.copytree(made, self.folder, symlinks=True, copy_function=linked)
             return
         python = getattr(sys, "_base_executable", sys.executable)
-        subprocess.run([python, "-m", "venv", self.folder / "usr" / "local"], check=True)
-        shutil.copytree(self.folder, made, symlinks=True)
+        local = self.folder / "usr" / "local"
+        subprocess.run([python, "-m", "venv", "--without-pip", local], check=True)
+        pip = importlib.metadata.distribution("pip")
+        for place in {file.parts[0] for file in pip.files or () if file.parts[0] != ".."}:
+            ours = Path(str(pip.locate_file(place)))
+            shutil.copytree(ours, local / "lib" / f"python{VERSION}" / "site-packages" / place)
+        shutil.copytree(self.folder, made, symlinks=True, copy_function=linked)
 
     def _run(self, command: str) -> None:
         env = {name: value for name, value in os.environ.items() if PASSED.fullmatch(name)}
@@ -186,11 +193,17 @@ class Builder:
         for source in sources:
             there = top / source.lstrip("/")
             if there.is_dir():
-                shutil.copytree(there, into, symlinks=True, dirs_exist_ok=True, ignore=_ignored)
+                copy = linked if origin else shutil.copy2
+                shutil.copytree(there, into, symlinks=True, dirs_exist_ok=True, ignore=_ignored, copy_function=copy)
             else:
                 file = into / there.name if target.endswith("/") else into
                 file.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(there, file)
+
+
+def linked(source: str, target: str) -> None:
+    """A copy of a file of another stage, which nobody writes to: who installs over it makes a file of its own."""
+    os.link(source, target)
 
 
 def _ignored(_folder: str, names: list[str]) -> list[str]:

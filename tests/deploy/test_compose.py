@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -98,10 +99,13 @@ class Composed:
         services = compose.services()
         order = ["redis", "demo", "notes", *compose.gateways(), "nginx", "prometheus"]
         assert {*order} == {*services} - {"grafana"}
-        for name in order:
-            self._start(name, services[name])
+        answers = {name: self._start(name, services[name]) for name in order}  # each waits for what it needs
+        for name, ready in answers.items():
+            if ready is not None:
+                self.programs[name].wait_ready(ready)
 
-    def _start(self, name: str, service: dict[str, Any]) -> None:
+    def _start(self, name: str, service: dict[str, Any]) -> Callable[[], bool] | None:
+        """Starts it; what says that it is ready."""
         entrypoint, ready = PROGRAMS[service["image"].partition(":")[0]]
         mounts = {}
         for volume in compose.volumes(service):
@@ -112,8 +116,8 @@ class Composed:
             [*entrypoint, *service["command"]],
             mounts,
             env={"XDG_STATE_HOME": "/var/lib"},
-            ready=self.lab.answers(url) if url else None,
         )
+        return self.lab.answers(url) if url else None
 
     def _named(self, volume: str) -> Path:
         folder = self._folder / f"volume-{volume}"
