@@ -97,7 +97,7 @@ class Guard:
     def shows(self, backend: str, kind: Kind, name: str) -> bool:
         """Whether a thing of a server, by its own name, may be seen."""
         standing = self.standing
-        if kind == "resource" and not self._accepts(backend, name):
+        if kind == "resource" and not self.accepts(backend, name):
             return False
         return standing is None or standing.decide(kind, backend, name).listed
 
@@ -108,13 +108,16 @@ class Guard:
 
     def shows_update(self, backend: str, params: Raw) -> bool:
         """Whether a client may hear that this resource of a server has changed."""
-        standing = self.standing
-        if standing is None:
+        spec, standing = self._services.table.value.backends.get(backend), self.standing
+        if standing is None and (spec is None or spec.pins is None):
             return True
         uri = located(params)
-        return uri is not None and standing.decide("resource", backend, uri).allowed
+        if uri is None or not self.accepts(backend, uri):
+            return False
+        return standing is None or standing.decide("resource", backend, uri).allowed
 
-    def _accepts(self, backend: str, uri: str) -> bool:
+    def accepts(self, backend: str, uri: str) -> bool:
+        """Whether a resource of a server, or what it is made from, was accepted, where that is asked."""
         spec = self._services.table.value.backends.get(backend)
         pins = spec.pins if spec is not None else None
         return pins is None or not pins.blocks or pins.allows("resource", uri)

@@ -262,7 +262,10 @@ class ListenRequests:
     def _may_hear(self, backend: str, uri: str) -> bool:
         """Whether this client may subscribe to a resource, which is not acknowledged else, like one that there is
         not."""
-        standing = self._endpoint.guard.standing
+        guard = self._endpoint.guard
+        standing = guard.standing
+        if not guard.accepts(backend, uri):
+            return False
         return standing is None or standing.decide("resource", backend, uri).allowed
 
     def _watch_part(self, call: int, listen: ListenRequest, backend: str, part: Filter) -> None:

@@ -16,7 +16,7 @@ import trio
 from gateway.cli.client import Parts
 from gateway.cli.common import ConfigProblemsError, config_problems, json_option
 from gateway.cli.output import print_json, printable
-from gateway.config import ConfigError, Problem
+from gateway.config import ConfigError, Problem, Settings
 
 if TYPE_CHECKING:
     from actors.protocol.definitions import Definitions
@@ -123,6 +123,16 @@ def _write(place: Path, before: str | None, servers: "Mapping[str, Definitions]"
             fresh.unlink(missing_ok=True)
     except OSError as error:
         raise click.ClickException(f"{place} can't be written: {error.strerror}") from error
+
+
+def compared(parts: Callable[[], Parts], settings: Settings) -> dict[str, int]:
+    """By server that is pinned, how many differences there are to what was accepted; of those that work."""
+    names = tuple(name for name, spec in settings.table.backends.items() if spec.pins is not None)
+    if not names or settings.lock is None:
+        return {}
+    _, locked = _read(settings.lock)
+    defined = trio.run(parts().define, settings, names)
+    return {n: len(differences(locked.get(n), said)) for n, said in defined.items() if not isinstance(said, str)}
 
 
 # What is different ------------------------------------------------------------------------------------------------

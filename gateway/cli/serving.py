@@ -243,6 +243,9 @@ def check(
         entries = _connected(parts, loaded.settings)
         for entry in entries:
             click.echo(printable(_line(entry)))
+        for name, count in _pins(parts, loaded.settings).items():
+            said = f"{count} differences to what was accepted (`stagedoor pin` shows them)" if count else "as accepted"
+            click.echo(printable(f"  {name}: {said}"))
         if any("error" in entry for entry in entries):
             raise SystemExit(1)
 
@@ -279,6 +282,12 @@ def _connected(parts: Callable[[], Parts], settings: Settings) -> list[dict[str,
     return ask(parts, settings, servers)
 
 
+def _pins(parts: Callable[[], Parts], settings: Settings) -> dict[str, int]:
+    from gateway.cli.pin import compared
+
+    return compared(parts, settings)
+
+
 def _line(entry: dict[str, Any]) -> str:
     """One server, as people read it."""
     if "error" in entry:
@@ -310,6 +319,8 @@ def _check_for_programs(
             found["reload"] = _compared(parts, loaded.settings, against[0], against[1])
         if connect:
             found["servers"] = _connected(parts, loaded.settings)
+            if pins := _pins(parts, loaded.settings):
+                found["pins"] = pins
     except ConfigError as error:
         errors = error.problems
     print_json({"ok": not errors, "errors": [*map(_told, errors)], "warnings": [*map(_told, warnings)], **found})

@@ -3,7 +3,9 @@
 import os
 import re
 import shutil
+import stat
 from collections.abc import Iterator, Mapping
+from pathlib import Path as FilePath
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -59,10 +61,20 @@ def _exposed(loaded: Loaded) -> Iterator[Problem]:
             yield Problem("bearer tokens travel in clear: set `tls`, or put something in front that does TLS", path)
     if not settings.admin.loopback:
         yield Problem("others can reach the admin listener, which asks for no token", ("gateway", "admin"))
+    pinned = any(spec.pins is not None for spec in settings.table.backends.values())
+    if pinned and settings.lock is not None and _writable(settings.lock):
+        yield Problem(f"other users can write {settings.lock.name}", ("gateway", "pins", "file"))
     for principal, token in settings.auth.tokens:
         if len(token) < MIN_TOKEN:
             message = f"a token of fewer than {MIN_TOKEN} characters can be guessed; `openssl rand -hex 32` makes one"
             yield Problem(message, ("gateway", "auth", "tokens", principal))
+
+
+def _writable(file: FilePath) -> bool:
+    try:
+        return bool(file.stat().st_mode & stat.S_IWOTH)
+    except OSError:
+        return False
 
 
 def _servers(loaded: Loaded) -> Iterator[Problem]:
@@ -80,6 +92,9 @@ def _servers(loaded: Loaded) -> Iterator[Problem]:
         ):
             message = "all clients are the same anonymous user, and share it: set `gateway.auth`"
             yield Problem(message, (*path, "sharing"))
+        if spec.pins is not None and spec.pins.blocks and not spec.pins.known:
+            message = "nothing of it was accepted, so that clients are shown nothing: `stagedoor pin --accept`"
+            yield Problem(message, (*path, "pins"))
         if _asks_sse_for_another(spec.target):
             message = 'looks like the address of an SSE endpoint: leave `type` out, or write "type": "sse"'
             yield Problem(message, (*path, "url"))

@@ -408,3 +408,48 @@ async def test_a_call_that_is_cancelled_while_it_waits_for_a_look_leaves_nothing
         await trio.sleep(60)
         assert backend.asked_for("tools/call") == []
         assert gateway.left()["requests"] == 0
+
+
+@BOTH
+async def test_a_resource_that_was_not_accepted_can_not_be_subscribed_to(era: str, autojump_clock: MockClock):
+    backend = alpha(ModernBackend if era == "modern" else Backend)
+    async with open_gateway(*with_pins(backend)) as gateway:
+        backend.lists["resources/list"].append(resource("test:///b"))
+        client = await client_of(era, gateway, "alpha")
+        if isinstance(client, ModernClient):
+            told = await client.listen("test:///a", "test:///b").next("notifications/subscriptions/acknowledged")
+            assert told["params"]["notifications"]["resourceSubscriptions"] == ["test:///a"]
+        else:
+            await client.call("resources/subscribe", {"uri": "test:///a"})
+            await refused(client, "resources/subscribe", {"uri": "test:///b"})
+            assert len(backend.asked_for("resources/subscribe")) == 1
+
+
+@BOTH
+async def test_lists_of_before_a_start_are_held_back_too(era: str, autojump_clock: MockClock):
+    backend, kept = alpha(), Kept()
+    async with open_gateway(backend, lists=kept) as gateway:
+        poisoned(backend)
+        assert await names(await client_of("legacy", gateway, "")) == ["alpha__read", "alpha__write"]
+    assert kept.values
+    with_pins(clean := alpha())
+    backend.spec = clean.spec
+    backend.silent = True
+    async with open_gateway(backend, lists=kept) as gateway:
+        assert await names(await client_of(era, gateway, "")) == ["alpha__write"]
+
+
+class Kept:
+    """A `ListStore` whose content outlives the gateways of a test."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, bytes] = {}
+
+    def load(self) -> dict[str, bytes]:
+        return dict(self.values)
+
+    def put(self, key: str, value: bytes | None) -> None:
+        if value is None:
+            self.values.pop(key, None)
+        else:
+            self.values[key] = value

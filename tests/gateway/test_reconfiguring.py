@@ -199,6 +199,36 @@ async def test_secrets_are_watched_too(
         assert site.log.events("configuration_reloaded")[1] == {"changed": {"a": ["env.KEY"]}}
 
 
+async def test_what_was_accepted_meanwhile_is_put_in_force_and_a_broken_lock_file_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
+) -> None:
+    site, lock = Site(tmp_path), tmp_path / "stagedoor.lock"
+
+    async def here(call: Any, *given: Any, **_: Any) -> Any:
+        await trio.lowlevel.checkpoint()
+        return call(*given)
+
+    monkeypatch.setattr(trio.to_thread, "run_sync", here)
+    site.write(a="one")
+    async with running(site, watch=True):
+        await trio.sleep(5 * LOOK)
+        for text in (LOCK % "read", LOCK % "write", "{"):
+            lock.write_text(text)
+            await trio.sleep(5 * LOOK)
+        pins = [settings.table.backends["a"].pins for settings in site.applied]
+        assert [one and [n for n in ("read", "write") if one.allows("tool", n)] for one in pins] == [
+            None,
+            ["read"],
+            ["write"],
+        ]
+        assert site.log.events("configuration_reloaded")[2] == {"settings": ["gateway.pins.content"]}
+        (refused,) = site.log.events("configuration_refused")
+        assert "stagedoor.lock can't be used" in refused["error"]
+
+
+LOCK = '{"version":2,"servers":{"a":{"v":1,"lists":{"tools/list":[{"name":"%s"}]}}}}'
+
+
 def test_a_server_of_this_process_that_is_configured_as_before_is_the_same(tmp_path: Path) -> None:
     (tmp_path / "made_here.py").write_text("import stagedoor\n\ndef server():\n    return stagedoor.Server('x')\n")
     file = tmp_path / "c.json"

@@ -254,3 +254,16 @@ def test_where_nothing_can_be_written_that_is_said(site: Site, monkeypatch: pyte
 
 def test_which_servers_has_to_be_said(stagedoor: Callable[..., Result]) -> None:
     assert stagedoor("pin").exit_code == 2
+
+
+def test_check_says_what_is_different_and_what_is_unwise(site: Site) -> None:
+    site.pin()
+    site.serve("other", {"name": "x"})
+    site.serve("files", {"name": "y"})
+    site.configure(pins="block")
+    site.lock.chmod(0o666)
+    result = CliRunner().invoke(cli, ["check", str(site.config), "--connect"], obj=composed)
+    assert result.exit_code == 0
+    assert "  files: 2 differences to what was accepted (`stagedoor pin` shows them)" in result.stdout
+    assert "mcpServers.other.pins: nothing of it was accepted" in result.stderr
+    assert "other users can write stagedoor.lock" in result.stderr
