@@ -16,7 +16,7 @@ SERVE := $(BIN)/stagedoor serve \
   $(if $(CONFIG),--config $(CONFIG)) $(if $(LISTEN),--listen $(LISTEN)) \
   $(if $(ADMIN),--admin $(ADMIN)) $(if $(STORE),--store $(STORE))
 
-.PHONY: help setup run everyday test lint format reference bench chaos lock test-tools redis nginx haproxy prometheus helm bwrap clean
+.PHONY: help setup run everyday test lint format reference bench chaos lock test-tools redis nginx haproxy prometheus helm bwrap chromium clean
 
 help: ## Show this list.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
@@ -63,7 +63,7 @@ has = $(if $(shell command -v $(1) 2>/dev/null),$(2))
 PEERS := $(foreach built,go:go rust:cargo jvm:mvn,$(call has,$(lastword $(subst :, ,$(built))),\
   build/peers/$(firstword $(subst :, ,$(built)))/.stamp))
 
-test-tools: redis nginx haproxy prometheus helm bwrap tests/node/.stamp .venv-servers/.stamp .venv-deploy/.stamp tests/deploy/models/.stamp $(SDKS) .venv-peers/fastmcp/.stamp $(PEERS)
+test-tools: redis nginx haproxy prometheus helm bwrap chromium tests/node/.stamp .venv-servers/.stamp .venv-deploy/.stamp tests/deploy/models/.stamp $(SDKS) .venv-peers/fastmcp/.stamp $(PEERS)
 
 redis:
 	@scripts/need-redis.sh
@@ -76,6 +76,9 @@ haproxy:
 
 bwrap:
 	@scripts/need-bwrap.sh
+
+chromium:
+	@scripts/need-chromium.sh
 
 prometheus:
 	@scripts/need-prometheus.sh

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import urllib.request
 from contextlib import AsyncExitStack, asynccontextmanager
+from html import unescape
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, urljoin, urlsplit
 
 import httpx2
 import pytest
@@ -18,6 +20,7 @@ from mcp.client.auth import OAuthClientProvider
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.auth import AuthorizationCodeResult, OAuthClientInformationFull, OAuthClientMetadata, OAuthToken
 
+from tests.support import chromium
 from tests.support.patience import PATIENCE
 from tests.support.ports import free_port
 from tests.support.processes import ROOT, Gateway, Programs, accepts, node, shared_programs
@@ -152,3 +155,128 @@ async def test_a_token_is_good_at_the_endpoint_that_it_is_for_and_its_session_is
             bobs = {"authorization": f"Bearer {tokens['bob']}", "mcp-session-id": session}
             assert (await http.get(at, headers={**bobs, "last-event-id": "g1:1-1"})).status_code == 404
             assert (await http.delete(at, headers=bobs)).status_code == 404
+
+
+# The same authorization server as the provider of a server behind a gateway: this server is a gateway too
+
+ANN = "token-of-ann-for-pages"
+
+
+@pytest.fixture(scope="module")
+def front(shared_programs: Programs, gateway: Gateway) -> Gateway:
+    server = {"url": gateway.endpoint("inquirer"), "auth": {"mode": "user"}}
+    config = {"mcpServers": {"behind": server}, "gateway": {"auth": {"tokens": {"ann": ANN}}}}
+    return shared_programs.gateway(config)
+
+
+async def call(front: Gateway, http: httpx2.AsyncClient, session: dict[str, str]) -> Any:
+    """The result of a call of the tool behind the gateway in front, by a client that can open no pages."""
+    both = {"accept": "application/json, text/event-stream", "authorization": f"Bearer {ANN}"}
+
+    async def post(message: dict[str, Any]) -> httpx2.Response:
+        return await http.post(front.endpoint(), json={"jsonrpc": "2.0", **message}, headers=both | session)
+
+    if not session:
+        params = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
+        opened = await post({"id": 1, "method": "initialize", "params": params})
+        session["mcp-session-id"] = opened.headers["mcp-session-id"]
+        await post({"method": "notifications/initialized"})
+    answer = await post({"id": 2, "method": "tools/call", "params": {"name": "behind__may", "arguments": {}}})
+    said = [line for line in answer.text.splitlines() if line.startswith("data: {")] or ["data: " + answer.text]
+    return json.loads(said[-1].removeprefix("data: "))["result"]
+
+
+class Pages:
+    """Of the gateway in front, as a browser without scripts sees them."""
+
+    def __init__(self, http: httpx2.AsyncClient, base: str) -> None:
+        self._http, self._base, self.text = http, base, ""
+
+    async def open(self, url: str) -> None:
+        """A page, by way of all that leads on by itself."""
+        for _ in range(12):
+            answer = await self._http.get(url)
+            if answer.is_redirect:
+                url = str(answer.next_request.url)  # type: ignore[union-attr]
+                continue
+            self.text = answer.text
+            onward = re.search(r'content="0;url=([^"]*)"', self.text)
+            if onward is None:
+                return
+            url = urljoin(url, unescape(onward[1]))
+        raise AssertionError(f"it never ends: {self.text}")
+
+    async def press(self, words: str, **more: str) -> None:
+        """A button of the page."""
+        forms = re.findall(
+            r'<form method="post" action="([^"]*)">(.*?)<button[^>]*>([^<]*)</button>', self.text, re.DOTALL
+        )
+        action, fields = next((a, f) for a, f, label in forms if label == words)
+        hidden = dict(re.findall(r'type="hidden" name="([^"]*)" value="([^"]*)"', fields))
+        url = urljoin(self._base, action)
+        answer = await self._http.post(url, data={n: unescape(v) for n, v in hidden.items()} | more)
+        self.text = answer.text
+        onward = re.search(r'content="0;url=([^"]*)"', self.text)
+        if onward is not None:
+            await self.open(urljoin(url, unescape(onward[1])))
+
+
+async def test_a_user_connects_an_account_at_an_authorization_server_that_nobody_here_wrote(
+    front: Gateway, issuer: str
+) -> None:
+    """Found by the server's challenge, registered there, with PKCE, `iss` and `resource`; its tokens live for 3 s, and
+    its refresh tokens are good once."""
+    session: dict[str, str] = {}
+    with trio.fail_after(PATIENCE):
+        async with httpx2.AsyncClient(timeout=PATIENCE, trust_env=False) as http:
+            page = f"{front.url}/connect"
+            asked = await call(front, http, session)
+            assert asked["isError"]
+            assert page in asked["content"][0]["text"]
+            await http.get(f"{issuer}/login?user=bob")
+            pages = Pages(http, front.url)
+            await pages.open(page)
+            await pages.press("Go on", token=ANN)
+            await pages.press("Connect: behind")
+            assert urlsplit(issuer).netloc in pages.text
+            await pages.press("Connect")
+            assert "is connected" in pages.text
+            for _ in range(2):
+                result = await call(front, http, session)
+                said = json.loads(result["content"][0]["text"])["result"]
+                assert said == ["ops", "mcp", "bob"], "as who signed in there"
+                await trio.sleep(3.2)
+            await pages.open(page)
+            await pages.press("Disconnect: behind")
+            assert "not connected" in pages.text
+            assert (await call(front, http, session))["isError"]
+
+
+async def test_the_pages_work_on_a_phone_and_for_everybody(front: Gateway, issuer: str, tmp_path: Path) -> None:
+    program = chromium.installed()
+    if program is None or not chromium.AXE.exists():
+        pytest.skip(chromium.MISSING)
+    urllib.request.urlopen(f"{issuer}/login?user=ann", timeout=PATIENCE).close()
+    with trio.fail_after(3 * PATIENCE):
+        async with chromium.open_page(program, tmp_path) as page:
+            await page.open(f"{front.url}/connect")
+            await page.shows("Who are you?")
+            assert await page.faults() == []
+            await page.type("token", ANN)
+            await page.press("Go on")
+            await page.shows("Connect: behind")
+            assert await page.faults() == []
+            await page.press("Connect: behind")
+            assert "Rights" in await page.shows("Sign in at")
+            assert await page.faults() == []
+            await page.press("Connect")
+            await page.shows("is connected")
+            assert await page.faults() == []
+            await page.open(f"{front.url}/connect")
+            await page.shows("Connect again: behind")
+            assert await page.faults() == []
+            await page.press("Disconnect: behind")
+            await page.shows("not connected")
+            await page.open(f"{front.url}/connect/nothing")
+            await page.shows("Nothing here")
+            assert await page.faults() == []
