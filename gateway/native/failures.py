@@ -33,6 +33,18 @@ def is_expected(error: BaseException) -> bool:
     return isinstance(error, (RpcError, ToolError, Refusal))
 
 
+def chosen(error: BaseException) -> BaseException:
+    """Of failures that the tasks of a nursery all chose, the first; anything else as it is: a bug among them is one."""
+    failures, left = [], [error]
+    while left:
+        one = left.pop()
+        if isinstance(one, BaseExceptionGroup):
+            left += reversed(one.exceptions)
+        else:
+            failures.append(one)
+    return failures[0] if all(map(is_expected, failures)) else error
+
+
 def answer(request: Request, error: BaseException, client: Client) -> bytes:
     """The frame that ends the request."""
     wrong = _rpc_error(error, client)

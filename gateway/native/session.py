@@ -277,6 +277,7 @@ class Session:
             answers.append(self._failure(request, outcome.error))
 
     def _failure(self, request: Request, error: BaseException) -> bytes:
+        error = failures.chosen(error)
         if not failures.is_expected(error):
             self._crash(request.method, error)
         if isinstance(error, UrlRequiredError):

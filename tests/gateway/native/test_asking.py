@@ -397,3 +397,29 @@ async def test_a_model_is_given_what_it_can_read_and_nothing_else(
     else:
         assert await client.text("ask") == "four"
         assert client.asked[0][0]["params"]["messages"][0]["content"] == sent
+
+
+@pytest.mark.parametrize("bug", [False, True])
+async def test_tasks_of_a_nursery_that_fail_on_purpose_fail_as_one_of_them_does(connect: Any, bug: bool) -> None:
+    server = Server("t")
+
+    async def ask(ctx: Context) -> None:
+        await ctx.sample("well?")
+
+    async def stumble() -> None:
+        raise ValueError("a bug")
+
+    @server.tool
+    async def both(ctx: Context) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask, ctx)
+            nursery.start_soon(ask, ctx)
+            if bug:
+                nursery.start_soon(stumble)
+
+    client = await connect(server, capabilities={})
+    result = await client.call("both")
+    assert result["isError"]
+    lacking = {"stagedoor/requiredCapabilities": {"sampling": {}}}
+    assert result.get("_meta") == (None if bug else lacking)
+    assert bool(client.log.lines) == bug
