@@ -23,14 +23,20 @@ const TRANSPORTS = {
 async function visit({ kind, revision, where }) {
   const options = revision === "2026-07-28" ? { versionNegotiation: { mode: { pin: revision } } } : {};
   const client = new sdk.Client({ name: "visitor", version: "1" }, { capabilities: {}, ...options });
-  await client.connect(TRANSPORTS[kind](where));
+  const transport = TRANSPORTS[kind](where);
+  // What has arrived: the SDK drops progress that comes in one piece with the result, whose handling ends the call
+  // before that of what came earlier has begun.
   const steps = [];
+  transport.onmessage = ({ method, params }) => {
+    if (method === "notifications/progress") steps.push(params.progress);
+  };
+  await client.connect(transport);
   const tools = (await client.listTools()).tools.map((tool) => tool.name);
   const named = (name) => tools.find((tool) => tool.endsWith(name));
   const added = await client.callTool({ name: named("add"), arguments: { terms: [2, 3] } });
   const failed = await client.callTool({ name: named("add"), arguments: { terms: "x" } });
   const counting = { name: named("slow_count"), arguments: { to: 3, pause: 0.1 } };
-  const progress = { onprogress: (step) => steps.push(step.progress) };
+  const progress = { onprogress: () => {} };
   await (major === "1" ? client.callTool(counting, undefined, progress) : client.callTool(counting, progress));
   const resources = (await client.listResources()).resources.length;
   await client.close();
