@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Usage: tests.sh PYTHON [ARGS for pytest...]. Runs every test: each folder is a lot, long ones first, and there is one
-# lot more at a time than there are cores, because those that start programs wait a lot. A line says when a lot is over;
-# at the end comes what pytest wrote, of the lots that failed last. With ARGS, one run with these.
+# Usage: tests.sh PYTHON [ARGS for pytest...]. Runs every test in lots: each folder is one, and a long folder several.
+# There are two lots at a time for each core, since those that start programs wait a lot; those that wait most and those
+# that take longest come first, so that none is left over at the end. A line says when a lot is over; at the end comes
+# what pytest wrote, of the lots that failed last. With ARGS, one run with these.
 set -uo pipefail
 export PYTHON=$1
 shift
@@ -9,13 +10,42 @@ unset PYTHONDONTWRITEBYTECODE # else every process that a test starts compiles t
 if [ $# -gt 0 ]; then
   exec "$PYTHON" -m pytest -m "not chaos" --durations=10 "$@"
 fi
-at_once=$(($(getconf _NPROCESSORS_ONLN) + 1))
-lots=("tests/e2e/test_[a-f]*.py" "tests/e2e/test_[!a-f]*.py" tests/conformance tests/deploy tests/faults tests/matrix tests/chaos tests/actors tests/interaction tests/cluster tests/fuzz)
+at_once=$((2 * $(getconf _NPROCESSORS_ONLN)))
+lots=(
+  tests/redis_trouble
+  tests/chaos
+  "tests/e2e/test_f*.py"
+  tests/conformance/test_conformance.py
+  "tests/conformance/test_[!c]*.py tests/conformance/test_client_mode.py" # of the same runs of the suite
+  "tests/e2e/test_[g-q]*.py"
+  "tests/e2e/test_c*.py"
+  "tests/e2e/test_r*.py"
+  "tests/e2e/test_[s-z]*.py"
+  "tests/e2e/test_[abde]*.py"
+  tests/deploy
+  tests/faults
+  tests/matrix
+  "tests/actors/test_[a-m]*.py tests/actors/modern"
+  "tests/actors/test_[!a-m]*.py"
+  "tests/gateway/[a-c]*"
+  "tests/gateway/[!_a-c]*"
+  tests/interaction
+  tests/cluster
+  tests/fuzz
+)
 for folder in tests/*/; do
   folder=${folder%/}
   [ -n "$(find "$folder" -name 'test_*.py' -print -quit)" ] || continue
   [[ " ${lots[*]} " == *" $folder"[\ /]* ]] || lots+=("$folder")
 done
+
+files() { find "$@" -name node_modules -prune -o -name 'test_*.py' -print; }
+# shellcheck disable=SC2086
+covered=$(for lot in "${lots[@]}"; do files $lot; done | sort)
+if [ "$covered" != "$(files tests | sort)" ]; then
+  echo "tests.sh: not every test is in exactly one lot" >&2
+  exit 1
+fi
 
 LOGS=$(mktemp -d)
 export LOGS
