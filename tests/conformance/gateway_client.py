@@ -41,7 +41,7 @@ async def act(endpoint: str, scenario: str, modern: bool, context: dict[str, Any
     with anyio.fail_after(PATIENCE):
         async with Client(endpoint, mode=mode, **({} if about_authorization else ASKED)) as client:
             if about_authorization:
-                await auth_client.calls(client, "judge")
+                await auth_client.calls(client, "judge", scenario)
             else:
                 await SCENARIOS[scenario](client, context)
 
