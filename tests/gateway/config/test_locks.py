@@ -2,6 +2,8 @@
 
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -132,3 +134,13 @@ def test_a_worker_has_the_file_as_it_was_when_its_supervisor_read_it(
         load(file)
     place.unlink()
     assert load_snapshot(before.source).settings.table == before.table
+
+
+def test_a_configuration_without_pins_does_not_load_what_they_need(write: Callable[..., Path]) -> None:
+    program = (
+        "import sys, pathlib, gateway.app, gateway.cli; from gateway.config import load;"
+        "load(pathlib.Path(sys.argv[1]));"
+        "print([m for m in sys.modules if m.endswith(('.pins', '.pinning', '.lookalikes', '.locks'))])"
+    )
+    given = [sys.executable, "-c", program, str(write(config()))]
+    assert subprocess.run(given, capture_output=True, text=True, check=True).stdout == "[]\n"
