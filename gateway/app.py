@@ -189,7 +189,8 @@ class Gateway:
         if audit.full and not await audit.room(ROOM_WITHIN):
             return 503, {"error": "what is done can't be recorded in the audit trail"}
         status, told = await self._operate(self.actors, self.revoked, what, name, options)
-        acted = {"target": str(told.get("handle", name))[:TARGET], "to": options.get("to"), "ip": options.get(FROM)}
+        target = told.get("handle") or name or options.get("principal") or options.get("server") or ""
+        acted = {"target": str(target)[:TARGET], "to": options.get("to"), "ip": options.get(FROM)}
         outcome = "done" if status < 400 else "refused"
         about = {member: value for member, value in acted.items() if value}
         audit.record("admin", action=what, outcome=outcome, status=status, **about)
@@ -233,7 +234,7 @@ class Gateway:
             lifecycle.open_audit(settings, self.log, self.metrics) as audit,
             lifecycle.open_observer(settings, self.requests, self.metrics, store.incarnation, audit) as observer,
             lifecycle.open_access(settings, self.metrics) as self.access,
-            open_authorizing(store.shelf, sealer, self.log) as authorizing,
+            open_authorizing(store.shelf, sealer, self.log, audit=audit, telemetry=self.metrics) as authorizing,
             lifecycle.open_connector(
                 self.log,
                 self.metrics,

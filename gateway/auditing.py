@@ -56,6 +56,7 @@ async def open_journal(settings: Settings, log: Log, metrics: Telemetry) -> Asyn
         about={"version": VERSION, "host": socket.gethostname(), "pid": os.getpid()},
         dropped=lambda sink, lines: metrics.count("stagedoor_audit_lines_lost_total", (sink,), lines),
         failed=failed,
+        waiting=lambda lines: metrics.gauge("stagedoor_audit_lines_waiting", lines),
         arguments=teller(audit.arguments, signing, Redaction(settings.secrets)),
     )
     try:

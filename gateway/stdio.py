@@ -54,7 +54,7 @@ async def _serve(settings: Settings, channel: StandardStreams) -> None:
         lifecycle.open_observer(
             settings, lifecycle.request_log(settings, log), metrics, store.incarnation, audit
         ) as observer,
-        open_authorizing(store.shelf, sealer, log) as authorizing,
+        open_authorizing(store.shelf, sealer, log, audit=audit, telemetry=metrics) as authorizing,
         lifecycle.open_connector(
             log,
             metrics,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from actors.ports import ANONYMOUS, Accounts, Answer, Asker, Log, Sealer, Shelf
+from actors.ports import ANONYMOUS, NO_AUDIT, Accounts, Answer, Asker, Audit, Log, Sealer, Shelf, Telemetry
 from actors.protocol.table import BackendSpec, Table
 from gateway.backends.credentials import Credentials, ProcessKey, Refusal
 from gateway.config import Settings
@@ -30,8 +30,17 @@ class Authorizing:
     """Of one process; its parts are made when a server first needs them."""
 
     def __init__(
-        self, shelf: Shelf, sealer: Sealer, log: Log, nursery: trio.Nursery, wall: Callable[[], float]
+        self,
+        shelf: Shelf,
+        sealer: Sealer,
+        log: Log,
+        nursery: trio.Nursery,
+        wall: Callable[[], float],
+        audit: Audit = NO_AUDIT,
+        telemetry: Telemetry | None = None,
     ) -> None:
+        self._audit = audit
+        self._telemetry = telemetry
         self._shelf = shelf
         self._sealer = sealer
         self._log = log
@@ -42,8 +51,10 @@ class Authorizing:
     def authorization(self) -> "Authorization[Refusal]":
         """The sources of all tokens."""
         from gateway.oauth.service import Authorization, LateHttp
+        from gateway.oauth.told import Told
 
-        return Authorization(self._shelf, self._sealer, LateHttp(), Refusal, self._log, self._nursery, self._wall)
+        told = Told(self._audit, self._telemetry)
+        return Authorization(self._shelf, self._sealer, LateHttp(), Refusal, self._log, self._nursery, self._wall, told)
 
     def credentials(self, spec: BackendSpec) -> Credentials | None:
         """What authorizes a connection to this server; None: its headers are all it needs."""
@@ -179,9 +190,14 @@ def base_of(settings: Settings, listen: Address) -> str:
 
 @asynccontextmanager
 async def open_authorizing(
-    shelf: Shelf, sealer: Sealer, log: Log, wall: Callable[[], float] = time.time
+    shelf: Shelf,
+    sealer: Sealer,
+    log: Log,
+    wall: Callable[[], float] = time.time,
+    audit: Audit = NO_AUDIT,
+    telemetry: Telemetry | None = None,
 ) -> AsyncIterator[Authorizing]:
     """Until the block ends: then what renews an account comes to its end first."""
     async with trio.open_nursery() as nursery:
-        yield Authorizing(shelf, sealer, log, nursery, wall)
+        yield Authorizing(shelf, sealer, log, nursery, wall, audit, telemetry)
         nursery.cancel_scope.cancel()

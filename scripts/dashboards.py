@@ -298,6 +298,17 @@ OVERVIEW = Board(
             ),
         ),
         Row(
+            "Accounts and audit",
+            (
+                rates("Tokens for servers", ("stagedoor_upstream_tokens_total", "server, event")),
+                rates("Accounts of users", ("stagedoor_account_connections_total", "server, outcome")),
+                rates("Requests without good credentials", ("stagedoor_tokens_refused_total", "reason")),
+                rates("Lines of the audit trail that were lost", ("stagedoor_audit_lines_lost_total", "sink")),
+                gauge("Lines of the audit trail that wait", "stagedoor_audit_lines_waiting", "instance"),
+                rates("Configurations", ("stagedoor_reloads_total", "outcome")),
+            ),
+        ),
+        Row(
             "Processes",
             (
                 percentile("Lag of the loop, p90", "stagedoor_scheduler_lag_seconds", "instance", q=0.9),

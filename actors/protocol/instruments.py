@@ -230,6 +230,21 @@ _ROWS: Final = (
         values={"reason": REFUSALS},
     ),
     Instrument(
+        "stagedoor_upstream_tokens_total",
+        "counter",
+        "Tokens for servers: got, renewed, refused by the server or its issuer, given back",
+        (SERVER, "event"),
+        values={"event": ("fetch", "refresh", "refused", "revoke")},
+    ),
+    Instrument(
+        "stagedoor_account_connections_total",
+        "counter",
+        "Accounts of users at servers that were connected or disconnected, and visits to their pages that failed; the "
+        "server is empty where the visit names none",
+        (SERVER, "outcome"),
+        values={"outcome": ("connected", "disconnected", "refused", "failed")},
+    ),
+    Instrument(
         "stagedoor_messages_rejected_total",
         "counter",
         "Messages refused before any session",
@@ -406,8 +421,13 @@ _ROWS: Final = (
         ("method", "status"),
         values={"method": ("GET", "POST", "DELETE", "HEAD", "OPTIONS", OTHER)},
     ),
+    Instrument("stagedoor_audit_lines_waiting", "gauge", "Lines of the audit trail that are not written yet"),
     Instrument(
-        "stagedoor_audit_lines_lost_total", "counter", "Lines that a sink of the audit trail did not get", ("sink",)
+        "stagedoor_audit_lines_lost_total",
+        "counter",
+        "Lines that a sink of the audit trail did not get",
+        ("sink",),
+        values={"sink": ("file", "syslog", "otlp")},
     ),
 )
 

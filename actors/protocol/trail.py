@@ -18,6 +18,7 @@ class Event(NamedTuple):
 
 
 MEMBERS: Final = {
+    "account": "whose account it is: the principal's; a token of the gateway itself has none",
     "action": "what was done, or was to be done",
     "after": "a keyed digest of the configuration in force since then; of a pin SHA-256 of what is defined now",
     "args": "what is told of the arguments, as `audit.arguments` says",
@@ -46,6 +47,7 @@ MEMBERS: Final = {
     "problem": "what was wrong, in words",
     "reason": "why, in a word",
     "rule": "the rule that decided",
+    "scopes": "that were granted",
     "server": "the MCP server, by its name in the configuration",
     "session": "the handle of the session",
     "status": "the HTTP status of the answer",
@@ -114,6 +116,30 @@ EVENTS: Final = {
             "a user was asked for something, or has answered. `outcome` is `asked`; then `accept`, `decline`, "
             "`cancel`, `answered`, `error`, `expired` or `withdrawn`. What was asked and answered is not told",
             ("method", "mode", "outcome", "server", *WHO, *WHERE),
+        ),
+        Event(
+            "connect",
+            "an account was connected or disconnected, or somebody who might not was at its page: `outcome` is "
+            "`connected`, `disconnected`, `refused` or `failed`",
+            ("outcome", "account", "server", "reason", "ip", "count"),
+        ),
+        Event(
+            "token.fetch",
+            "the gateway has got a token for a server, for itself or for an account",
+            ("server", "account", "iss", "scopes"),
+        ),
+        Event("token.refresh", "a token of an account was renewed", ("server", "account", "iss", "scopes")),
+        Event(
+            "token.refused",
+            "a server, or its issuer, took none of our credentials",
+            ("server", "account", "iss", "reason", "count"),
+            refusal=True,
+        ),
+        Event(
+            "token.revoke",
+            "a token was given back to its issuer: `outcome` is `revoked` or `failed`",
+            ("server", "account", "iss", "outcome"),
+            refusal=True,
         ),
         Event(
             "policy.reload",

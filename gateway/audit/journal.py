@@ -129,8 +129,8 @@ class _Often:
 
 
 class Journal:
-    """See `actors.ports.Audit`. `failed` hears once each time that the file begins to fail (with the reason), and that
-    it works again (with None); in another thread."""
+    """See `actors.ports.Audit`. `waiting` hears how many lines are not written yet. `failed` hears once each time that
+    the file begins to fail (with the reason), and that it works again (with None). Both in another thread."""
 
     on = True
 
@@ -144,6 +144,7 @@ class Journal:
         about: Mapping[str, Any] | None = None,
         dropped: Counted = lambda sink, lines: None,
         failed: Callable[[str | None], None] = lambda why: None,
+        waiting: Callable[[int], None] = lambda lines: None,
         arguments: Told = lambda raw: None,
         clock: Callable[[], float] = time.time,
         chain: str | None = None,
@@ -153,6 +154,7 @@ class Journal:
         self._block = block
         self._dropped = dropped
         self._failed = failed
+        self._tell_waiting = waiting
         self._clock = clock
         self._chain = Chain(chain or secrets.token_urlsafe(9), key)
         self._copies = [_Copy(sink, dropped) for sink in copies]
@@ -279,6 +281,7 @@ class Journal:
         """Until the file has them; False if that did not come about before the end."""
         told = False
         while self._file is not None:
+            self._tell_waiting(len(lines) + len(self._waiting))
             try:
                 self._file.write(lines)
                 break
@@ -293,6 +296,7 @@ class Journal:
                     self._changed.wait(AGAIN)
         if told:
             self._failed(None)
+        self._tell_waiting(len(self._waiting))
         for copy in self._copies:
             copy.put(lines)
         return True

@@ -168,6 +168,9 @@ class UserAccount:
                 self._block("your account there has to be connected again")
 
     def _block(self, message: str) -> None:
+        if self._kept is not None and self._blocked != self.tag:
+            of = {"account": self.place.principal, "iss": self._kept.account.issuer}
+            self._vault.told.token("token.refused", self.place.backend, **of, reason="not_connected")
         self._blocked = self.tag
         raise RefusedError("not_connected", message)
 
@@ -261,6 +264,8 @@ class UserAccount:
             if not await self._moved_on(kept):
                 await self._vault.drop(self.place, kept.tag)
                 self._log.info("account_ended", backend=self.place.backend, reason=refused.reason)
+                of = {"account": self.place.principal, "iss": account.issuer}
+                self._vault.told.token("token.refused", self.place.backend, **of, reason=refused.reason)
                 self._take(None)
             return
         if renewed is None:

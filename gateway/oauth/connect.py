@@ -128,6 +128,7 @@ class Connect:
         self._log = log
         self._prefix = urlsplit(public_url).path.rstrip("/")
         """Below which all pages are, where a proxy has put the gateway below a path."""
+        self._told = authorization.vault.told
         self._secure = public_url.startswith("https://")
         self._cookie = "__Host-stagedoor" if self._secure else "stagedoor"
 
@@ -152,6 +153,7 @@ class Connect:
             return self._page(503, "Not possible just now", pages.text(f"{error}. Try again in a while."))
         except OAuthError as error:
             self._log.info("connect_failed", reason=error.reason, error=str(error))
+            self._told.connect("failed", ip=request.peer, reason=error.reason)
             return self._page(400, "That did not work", pages.text(str(error)), self._all())
 
     def _client_metadata(self) -> Page:
@@ -223,6 +225,7 @@ class Connect:
                 if asker is not None:
                     known = _known(browser, asker.principal.name, asker.rights)
                     return self._onward(known, "Thank you", here)
+                self._told.stranger(request.peer)
             tried = pages.text("This token is not known here.") if request.method == "POST" else ""
             field = pages.secret_field("token", "Your token for this gateway")
             words = pages.text("Show who you are, by the token that your MCP client uses.")
@@ -272,7 +275,8 @@ class Connect:
         if given["action"] != "disconnect" and not self._seen(principal, browser)(spec):
             raise OAuthError("unknown_server", "there is no such server")
         if given["action"] == "disconnect":
-            await self._authorization.disconnect(self._flows, spec, principal)
+            if await self._authorization.disconnect(self._flows, spec, principal):
+                self._told.connect("disconnected", spec.name, account=principal, ip=request.peer)
             return self._onward(browser, "Disconnected", self._at("/connect"))
         account = self._authorization.account(spec, principal)
         handle = await self._flows.begin(self._authorization.flow_of(account))
@@ -291,6 +295,9 @@ class Connect:
             return await self._ask_who(request, browser, flow.principal)
         if principal != flow.principal:
             self._log.warning("connect_refused", backend=flow.backend, why="another principal")
+            self._told.connect(
+                "refused", flow.backend, account=flow.principal, ip=request.peer, reason="other_principal"
+            )
             words = "This link was made for somebody else. It connects an account for him and not for you."
             return self._page(403, "Not for you", pages.text(words), self._all())
         if request.method == "POST" and request.form.get("action") == "connect":
@@ -323,7 +330,7 @@ class Connect:
                 raise OAuthError("bad_key", "this is no key that can be sent")
             await self._flows.give_key(handle, flow, key)
             await self._authorization.changed(place_of(spec, flow.principal))
-            return self._done(spec.name)
+            return self._done(spec.name, request, flow.principal)
         # From here on this browser is the one that may come back.
         browser = msgspec.structs.replace(browser, nonce=browser.nonce or secrets.token_urlsafe(16))
         onward = await self._flows.authorize(handle, flow, spec, browser.nonce)
@@ -344,15 +351,18 @@ class Connect:
         principal_here = self._principal(request, browser, pending.principal)
         if principal_here != pending.principal:
             self._log.warning("connect_refused", backend=pending.backend, why="another principal")
+            of = {"account": pending.principal, "ip": request.peer}
+            self._told.connect("refused", pending.backend, **of, reason="other_principal")
             raise OAuthError("other_principal", "you are not signed in as who began this: begin again")
         spec = self._table().backends.get(pending.backend)
         if spec is None or not spec.connectable or url_of(spec) != pending.url:
             raise OAuthError("unknown_server", "this server is no longer there")
         await self._flows.redeem(pending, spec, answer)
         await self._authorization.changed(place_of(spec, pending.principal))
-        return self._done(spec.name)
+        return self._done(spec.name, request, pending.principal)
 
-    def _done(self, name: str) -> Page:
+    def _done(self, name: str, request: Request, principal: str) -> Page:
+        self._told.connect("connected", name, account=principal, ip=request.peer)
         words = pages.text(f"Your account at {name} is connected. You can close this page: your client goes on.")
         return self._page(200, "Connected", words)
 

@@ -15,10 +15,11 @@ from actors.protocol.table import BackendSpec, UpstreamAuth
 from gateway.oauth import grants
 from gateway.oauth.challenges import Challenge
 from gateway.oauth.discovery import Discovery
-from gateway.oauth.errors import OAuthError, shown
+from gateway.oauth.errors import AwayError, OAuthError, shown
 from gateway.oauth.grants import Client, Tokens
 from gateway.oauth.metadata import AuthorizationServer
 from gateway.oauth.subjects import Subjects
+from gateway.oauth.told import NOBODY_TOLD, Told
 
 METADATA_FRESH: Final = 300.0
 """Seconds for which it is known where the issuer exchanges tokens."""
@@ -28,8 +29,16 @@ class Exchange:
     """For one server: how the gateway asks the issuer."""
 
     def __init__(
-        self, spec: BackendSpec, url: str, subjects: Subjects, discovery: Discovery, wall: Callable[[], float]
+        self,
+        spec: BackendSpec,
+        url: str,
+        subjects: Subjects,
+        discovery: Discovery,
+        wall: Callable[[], float],
+        told: Told = NOBODY_TOLD,
     ) -> None:
+        self._name = spec.name
+        self._told = told
         assert spec.auth is not None
         assert spec.auth.issuer is not None
         self._auth: UpstreamAuth = spec.auth
@@ -56,9 +65,14 @@ class Exchange:
             tokens = await self._discovery.exchange(
                 server, self._client(server), form, asked=asked, now=now, until=subject.until
             )
-        except OAuthError:
+        except OAuthError as error:
             self._server = None  # it may be elsewhere by now
+            if not isinstance(error, AwayError):
+                of = {"account": principal, "iss": self._issuer}
+                self._told.token("token.refused", self._name, **of, reason=error.reason)
             raise
+        scopes = list(tokens.scopes)
+        self._told.token("token.fetch", self._name, account=principal, iss=self._issuer, scopes=scopes)
         return tokens, asked
 
     async def _metadata(self) -> AuthorizationServer:

@@ -272,7 +272,9 @@ class Flows:
                         account.issuer, account.revocation_endpoint, account.client, token, hint, now, trusted
                     )
                 except OAuthError:
-                    continue
+                    self._vault.revoked(place, account, done=False)
+                else:
+                    self._vault.revoked(place, account, done=True)
         return True
 
     # Sealing

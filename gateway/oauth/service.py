@@ -21,6 +21,7 @@ from gateway.oauth.exchange import Exchange
 from gateway.oauth.flows import Flow, Flows
 from gateway.oauth.sources import AskedTokens, ClientCredentials, Fixed, Nothing, Source
 from gateway.oauth.subjects import Subjects
+from gateway.oauth.told import NOBODY_TOLD, Told
 from gateway.oauth.vault import Place, Vault
 
 ACCOUNTS: Final = 10_000
@@ -48,8 +49,9 @@ class Authorization(Generic[Refusal]):
         log: Log,
         nursery: trio.Nursery,
         wall: Callable[[], float],
+        told: Told = NOBODY_TOLD,
     ) -> None:
-        self.vault = Vault(shelf, sealer)
+        self.vault = Vault(shelf, sealer, told)
         self.subjects = Subjects(shelf, sealer, wall)
         self.discovery = Discovery(http)
         self._refusal = refusal
@@ -154,7 +156,7 @@ class Authorization(Generic[Refusal]):
         known = self._exchanges.get(spec.name)
         if known is not None and (known[0].target, known[0].auth) == (spec.target, spec.auth):
             return known[1]
-        exchange = Exchange(spec, url_of(spec), self.subjects, self.discovery, self._wall)
+        exchange = Exchange(spec, url_of(spec), self.subjects, self.discovery, self._wall, self.vault.told)
         self._exchanges[spec.name] = (spec, exchange)
         return exchange
 

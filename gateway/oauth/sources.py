@@ -14,7 +14,7 @@ from actors.protocol.table import BackendSpec, UpstreamAuth
 from gateway.oauth import grants
 from gateway.oauth.challenges import Challenge
 from gateway.oauth.discovery import Discovery, Provider
-from gateway.oauth.errors import AwayError, ClientRefusedError, OAuthError
+from gateway.oauth.errors import AwayError, ClientRefusedError, GrantRefusedError, OAuthError
 from gateway.oauth.grants import Client, Tokens
 from gateway.oauth.vault import Vault
 
@@ -240,15 +240,21 @@ class ClientCredentials:
         challenged = challenge.scopes if challenge is not None else None
         chosen = self._auth.scopes or challenged or (resource.scopes or ())
         asked = tuple(dict.fromkeys((*before, *chosen)))
-        tokens = await self._discovery.tokens(
-            server.issuer,
-            server.token_endpoint,
-            client,
-            grants.client_form(asked, resource.resource),
-            asked=asked,
-            now=self._wall(),
-            trusted=provider.trusted,
-        )
+        told, name = self._vault.told, self._spec.name
+        try:
+            tokens = await self._discovery.tokens(
+                server.issuer,
+                server.token_endpoint,
+                client,
+                grants.client_form(asked, resource.resource),
+                asked=asked,
+                now=self._wall(),
+                trusted=provider.trusted,
+            )
+        except (GrantRefusedError, ClientRefusedError) as refused:
+            told.token("token.refused", name, iss=server.issuer, reason=refused.reason)
+            raise
+        told.token("token.fetch", name, iss=server.issuer, scopes=list(tokens.scopes))
         self._provider = provider
         return tokens, asked
 

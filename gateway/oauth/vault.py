@@ -16,6 +16,7 @@ from msgspec import Struct
 from actors.ports import Failed, Refused, Sealer, Shelf
 from gateway.oauth.errors import AwayError
 from gateway.oauth.grants import Client, Tokens
+from gateway.oauth.told import NOBODY_TOLD, TokenEvent, Told
 
 _T = TypeVar("_T")
 
@@ -68,7 +69,8 @@ class _SealedClient(Struct):
 class Vault:
     """Raises AwayError where the store is."""
 
-    def __init__(self, shelf: Shelf, sealer: Sealer) -> None:
+    def __init__(self, shelf: Shelf, sealer: Sealer, told: Told = NOBODY_TOLD) -> None:
+        self.told = told
         self._shelf = shelf
         self._sealer = sealer
 
@@ -93,7 +95,18 @@ class Vault:
         tag = await self._shelf.put(key, sealed, LIVES, instead=instead)
         if isinstance(tag, Failed) and tag.reason is Refused.FENCED:
             return None
+        there(tag)
+        if account.issuer:  # else it is a key
+            self._tell("token.fetch" if instead is None else "token.refresh", place, account)
         return there(tag)
+
+    def _tell(self, event: TokenEvent, place: Place, account: Account, **more: object) -> None:
+        scopes = {"scopes": list(account.tokens.scopes)} if event in ("token.fetch", "token.refresh") else {}
+        self.told.token(event, place.backend, account=place.principal, iss=account.issuer, **scopes, **more)
+
+    def revoked(self, place: Place, account: Account, *, done: bool) -> None:
+        """A token of an account that is no more was given back to its issuer, or that was tried."""
+        self._tell("token.revoke", place, account, outcome="revoked" if done else "failed")
 
     async def remember(self, place: Place) -> None:
         """Has the account found by `places`."""

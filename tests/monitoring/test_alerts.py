@@ -73,6 +73,8 @@ ZEROS = {
 ONCE = "0x4 1x35"
 JOB, REPLICA = {"job": "stagedoor"}, {"job": "stagedoor", "instance": "a"}
 CALLS = ',mcp_method_name="tools/call"'
+SINK = ',sink="syslog"'
+TOKENS, REFUSED = "stagedoor_upstream_tokens_total", ',server="files",event="refused"'
 SESSIONS = ',state="live",era="legacy"'
 
 CASES = [
@@ -122,6 +124,18 @@ CASES = [
         {grows("stagedoor_sessions", SESSIONS): "15000x40", grows("stagedoor_sessions_max"): "20000x40"},
         10,
         what="there is room",
+    ),
+    Case(
+        "StagedoorAuditLinesLost", {grows("stagedoor_audit_lines_lost_total", SINK): ONCE}, 7, {**JOB, "sink": "syslog"}
+    ),
+    Case("StagedoorAuditLinesLost", {grows("stagedoor_audit_lines_lost_total", SINK): "4x40"}, 7, what="long ago"),
+    Case("StagedoorAuditBehind", {grows("stagedoor_audit_lines_waiting"): "0x4 8192x35"}, 8, REPLICA),
+    Case("StagedoorAuditBehind", {grows("stagedoor_audit_lines_waiting"): "0x4 8192 0x35"}, 8, what="for a moment"),
+    Case("StagedoorUpstreamTokensRefused", {grows(TOKENS, REFUSED): "0+2x40"}, 20, {**JOB, "server": "files"}),
+    Case("StagedoorUpstreamTokensRefused", {grows(TOKENS, REFUSED): ONCE}, 20, what="a user's account has ended"),
+    Case("StagedoorReloadRefused", {grows("stagedoor_reloads_total", ',outcome="refused"'): ONCE}, 7, REPLICA),
+    Case(
+        "StagedoorReloadRefused", {grows("stagedoor_reloads_total", ',outcome="reloaded"'): ONCE}, 7, what="it is used"
     ),
 ]
 

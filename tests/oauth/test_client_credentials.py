@@ -41,6 +41,9 @@ async def test_a_401_brings_a_token_and_the_call_goes_on(kind: str, era: str, tm
         assert world.counts["/token"] == 1
         form = next(a for a in world.asked if a.path == "/token").form
         assert form == {"grant_type": "client_credentials", "scope": "mcp", "resource": world.url}
+        [line] = gateway.trail.lines
+        assert (line["event"], line["server"], line["iss"]) == ("token.fetch", "a", world.origin)
+        assert "canary" not in json.dumps(line)
 
 
 async def test_the_token_of_the_client_never_goes_upstream(era: str, tmp_path: Path) -> None:

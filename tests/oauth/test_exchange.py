@@ -64,7 +64,11 @@ async def test_a_call_goes_with_what_the_issuer_gives_for_its_users_token(
         # Attack 2: its own issuer alone has seen it.
         assert token not in repr([asked for asked in world.asked if asked.path != "/token"])
         assert token not in repr(gateway.log.events) + repr(gateway.metrics.numbers())
-        assert "canary-" not in repr(gateway.log.events) + repr(gateway.metrics.numbers())
+        assert "canary-" not in repr(gateway.log.events) + repr(gateway.metrics.numbers()) + repr(gateway.trail.lines)
+        assert {(line["event"], line["server"], line["iss"]) for line in gateway.trail.lines} == {
+            ("token.fetch", "a", world.origin)
+        }
+        assert token not in repr(gateway.trail.lines)
 
 
 @ERAS

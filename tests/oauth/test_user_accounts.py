@@ -101,6 +101,12 @@ class Browser:
         return str(answer.headers["location"])
 
 
+def told(gateway: Running) -> list[tuple[str, str]]:
+    """What the audit trail has of tokens and accounts, without a single token in it."""
+    assert not re.search(r"(access|refresh|canary)-", json.dumps(gateway.trail.lines))
+    return [(line["event"], str(line.get("outcome", line.get("reason", "")))) for line in gateway.trail.lines]
+
+
 def text_of(result: Any) -> str:
     found: str = result["content"][0]["text"]
     return found
@@ -129,6 +135,14 @@ async def test_a_call_is_held_until_its_user_has_connected_and_runs_once(tmp_pat
         assert len(world.calls()) == 1
         listed = await client.request("tools/list")
         assert {tool["name"] for tool in listed["tools"]} == {"a__whoami", "a__of_ann"}
+        assert told(gateway) == [("token.fetch", ""), ("connect", "connected")]
+        assert gateway.trail.of("connect")[0] | {"ip": ""} == {
+            "event": "connect",
+            "outcome": "connected",
+            "server": "a",
+            "account": "ann",
+            "ip": "",
+        }
 
 
 async def test_a_modern_call_is_answered_with_the_page_and_goes_on_when_it_comes_again(tmp_path: Path) -> None:
@@ -182,6 +196,13 @@ async def test_a_link_of_another_user_connects_nobody(tmp_path: Path) -> None:
         await ann.open(back)
         assert ann.pages[-1][0] == 400, "a state is good once"
         assert world.counts["/token"] == 0
+        refused = [line for line in gateway.trail.of("connect") if line["outcome"] in ("refused", "failed")]
+        assert [(line["outcome"], line["reason"]) for line in refused] == [
+            ("refused", "other_principal"),
+            ("failed", "other_browser"),
+            ("failed", "bad_state"),
+        ]
+        assert (refused[0]["account"], refused[0]["server"]) == ("ann", "a")
 
 
 async def test_pages_show_nothing_unescaped_and_load_nothing(tmp_path: Path) -> None:
@@ -258,6 +279,9 @@ async def test_a_refresh_happens_once_for_many_calls_and_the_new_pair_is_kept(tm
                     nursery.start_soon(client.call, "a__whoami")
         assert world.counts["refreshed"] == 2
         assert world.counts["reuse"] == 0
+        assert told(gateway).count(("token.refresh", "")) == 2
+        [first, _] = gateway.trail.of("token.refresh")
+        assert (first["server"], first["account"], first["iss"]) == ("a", "ann", world.origin)
 
 
 async def test_an_account_that_its_issuer_ends_is_connected_again_by_the_next_call(tmp_path: Path) -> None:
@@ -277,6 +301,7 @@ async def test_an_account_that_its_issuer_ends_is_connected_again_by_the_next_ca
         await client.answer(asked, {"action": "accept"})
         await Browser(gateway, world, "ann").connect(asked["params"]["url"])
         assert user_of(await call.result()) == "ann"
+        assert ("token.refused", "invalid_grant") in told(gateway)
 
 
 async def test_a_user_disconnects_on_the_page_and_his_tokens_are_revoked(tmp_path: Path) -> None:
@@ -289,6 +314,11 @@ async def test_a_user_disconnects_on_the_page_and_his_tokens_are_revoked(tmp_pat
         await browser.press("/connect", page, **fields)
         assert any(token.startswith("refresh-ann") for token in world.revoked)
         assert "not connected" in await browser.open("/connect")
+        assert told(gateway)[2:] == [
+            ("token.revoke", "revoked"),
+            ("token.revoke", "revoked"),
+            ("connect", "disconnected"),
+        ]
 
 
 async def test_missing_rights_are_granted_on_the_page_and_the_call_goes_on(tmp_path: Path) -> None:
@@ -366,6 +396,8 @@ async def test_a_key_that_a_user_gives_goes_with_his_calls_alone(tmp_path: Path)
         assert (await bob.call("a__whoami"))["isError"] is True
         assert world.counts["/token"] == 0
         assert "anns-key" not in repr(gateway.log.events)
+        assert told(gateway) == [("connect", "connected")]
+        assert "anns-key" not in json.dumps(gateway.trail.lines)
 
 
 async def test_lists_that_the_operator_pays_for_are_shown_and_never_called_with(tmp_path: Path) -> None:

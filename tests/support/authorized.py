@@ -24,6 +24,7 @@ from gateway.sealing import AesSealer
 from gateway.upstream_auth import Authorizing, open_authorizing
 from tests.support.modern_wire import ModernWire
 from tests.support.store_calls import Lines
+from tests.support.trail import Trail
 from tests.support.wire_client import AsgiHttp, WireClient
 
 ADDRESS = Address("127.0.0.1", 8080)
@@ -51,6 +52,8 @@ class Running:
 
     clock: "Clock"
     settings: Settings
+    trail: Trail
+    """What is told of tokens and accounts."""
 
     def pass_time(self, seconds: float) -> None:
         """By the wall clock."""
@@ -77,10 +80,11 @@ async def open_authorized(
     file.write_text(json.dumps(configuration))
     settings = load(file).settings
     log, metrics, limits, clock = Lines(), Metrics(), settings.limits, Clock()
+    trail = Trail()
     async with trio.open_nursery() as nursery, lifecycle.open_store("memory:", limits, log) as own:
         store = own if store is None else store
         async with (
-            open_authorizing(store.shelf, sealer, log, clock) as authorizing,
+            open_authorizing(store.shelf, sealer, log, clock, trail, metrics) as authorizing,
             lifecycle.open_connector(
                 log, metrics, limits, credentials=authorizing.credentials, key=authorizing.key
             ) as connector,
@@ -115,5 +119,5 @@ async def open_authorized(
                 known=lambda name: name in settings.table.endpoints,
                 pages=pages,
             )
-            yield Running(actors, authorizing, AsgiHttp(app, nursery), log, metrics, clock, settings)
+            yield Running(actors, authorizing, AsgiHttp(app, nursery), log, metrics, clock, settings, trail)
         nursery.cancel_scope.cancel()
