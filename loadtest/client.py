@@ -75,12 +75,14 @@ def last_id(body: bytes) -> bytes | None:
 
 
 class Client:
-    """What clients of both eras do alike. `prefix` stands before the names of the tools."""
+    """What clients of both eras do alike. `prefix` stands before the names of the tools; `token` goes with whatever is
+    said, if there is one."""
 
-    def __init__(self, address: Address, prefix: str = "") -> None:
+    def __init__(self, address: Address, prefix: str = "", token: str = "") -> None:
         self._address = address
         self._prefix = prefix
-        self._headers = HEADERS
+        self._said_always = HEADERS + (b"authorization: Bearer %b\r\n" % token.encode() if token else b"")
+        self._headers = self._said_always
         self._ids = itertools.count(1)
         self.connection: ClientConnection | None = None
 
@@ -199,7 +201,7 @@ class Session(Client):
 
     async def open(self) -> None:
         self.close()
-        self._headers, self._wants_logs = HEADERS, False
+        self._headers, self._wants_logs = self._said_always, False
         self.connection = await self._address.connect()
         params = {"protocolVersion": self.REVISION, "capabilities": CAPABILITIES, "clientInfo": ABOUT}
         await self._ask("initialize", params)
@@ -291,7 +293,8 @@ class Stateless(Client):
         name = params.get("name")
         mirrored = b"mcp-name: %b\r\n" % name.encode() if name else b""
         version = self.REVISION.encode()
-        return b"%bmcp-protocol-version: %b\r\nmcp-method: %b\r\n%b" % (HEADERS, version, method.encode(), mirrored)
+        said = self._said_always, version, method.encode(), mirrored
+        return b"%bmcp-protocol-version: %b\r\nmcp-method: %b\r\n%b" % said
 
     def _tool(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
         meta = self.ENVELOPE if name.endswith(QUIET_TOOLS) else self.WITH_LOGS

@@ -154,6 +154,10 @@ class Operation:
 class Observer(Protocol):
     """Hears of each operation twice. Neither may wait or raise."""
 
+    @property
+    def traces(self) -> bool:
+        """Whether it wants to hear of the gateway's calls at servers too."""
+
     def began(self, operation: Operation) -> None:
         """It begins: `context` is set here, if somebody traces it."""
 

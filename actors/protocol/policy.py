@@ -196,7 +196,7 @@ class Standing:
     """The rules that are for somebody, and what they come to. `key` is the same for all who see and may do the same.
     `conditional`: whether anything depends on more than names."""
 
-    __slots__ = ("_caller", "_failed", "_known", "_rules", "_scopes", "conditional", "key")
+    __slots__ = ("_caller", "_failed", "_known", "_rules", "_scopes", "_seen", "conditional", "key")
 
     def __init__(self, rules: tuple[Rule, ...], failed: frozenset[str], scopes: frozenset[str], caller: Values) -> None:
         """`failed`: places of rules that nobody can tell whether they are for this caller."""
@@ -206,6 +206,7 @@ class Standing:
         self._caller = caller
         self.conditional = any(rule.when is not None and not rule.when.variables <= OF_CALLER for rule in rules)
         self._known: dict[tuple[Kind, str, str], Decision] = {}
+        self._seen: dict[str, bool] = {}
         said = repr((sorted(failed), sorted(scopes), [rule.place + rule.digest for rule in rules]))
         if self.conditional:
             said += repr(sorted((name, repr(value)) for name, value in caller.items()))
@@ -231,7 +232,11 @@ class Standing:
 
     def sees(self, backend: str) -> bool:
         """Whether anything of a backend may be seen: if not, it is as if there were none."""
-        return any(self._some(kind, backend) for kind in ("tool", "prompt", "resource"))
+        known = self._seen.get(backend)
+        if known is None:
+            known = any(self._some(kind, backend) for kind in ("tool", "prompt", "resource"))
+            self._seen[backend] = known  # of as many as are configured
+        return known
 
     def _some(self, kind: Literal["tool", "prompt", "resource"], backend: str) -> bool:
         anything = glob("*")

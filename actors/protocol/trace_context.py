@@ -14,7 +14,7 @@ from msgspec import Raw, Struct
 
 from actors.protocol.errors import Malformed
 from actors.protocol.messages import EMPTY
-from actors.protocol.payload import BROKEN, dumps, members, meta_of, replace_members, text_or_none
+from actors.protocol.payload import BROKEN, dumps, members, mentions, meta_of, replace_members, text_or_none
 from actors.protocol.transport import Headers
 
 TRACEPARENT: Final = "traceparent"
@@ -110,6 +110,8 @@ class _Frame(Struct):
     params: _Params | None = None
 
 
+_NAMES: Final = (TRACEPARENT.encode(), BAGGAGE.encode())
+"""Without these there is nothing to read."""
 _decode_params = msgspec.json.Decoder(_Params).decode
 _decode_frame = msgspec.json.Decoder(_Frame).decode
 
@@ -122,6 +124,8 @@ def _texts(keys: _Keys | None) -> tuple[str, str, str]:
 
 def carried(params: Raw, headers: Mapping[str, str]) -> Carried:
     """What a request with these params and headers (names in lower case) brings."""
+    if not (TRACEPARENT in headers or BAGGAGE in headers or (params and mentions(params, *_NAMES))):
+        return NOTHING_CARRIED
     try:
         parent, state, baggage = _texts(_decode_params(params).meta if params else None)
     except BROKEN:
@@ -150,6 +154,8 @@ def carrying(params: Raw, context: TraceContext, baggage: str = "") -> Raw:
 
 def as_headers(frame: bytes) -> Headers:
     """The headers that say beside a request what its `_meta` says."""
+    if not mentions(Raw(frame), *_NAMES):
+        return ()
     try:
         params = _decode_frame(frame).params
     except BROKEN:

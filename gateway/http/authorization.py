@@ -6,6 +6,7 @@ import re
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import starmap
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
@@ -146,9 +147,7 @@ class Authorization:
         has a token for one server is not let into all."""
         if self._resource is None:
             return ()
-        path = path_of(target)
-        above = [path[:at] for at in range(1, len(path)) if path[at] == "/"]
-        return tuple(self._resource.url + part for part in (path, *above, ""))
+        return _resources(self._resource.url, path_of(target))
 
     def metadata(self, target: Metadata) -> Answer | None:
         """Protected resource metadata (RFC 9728, section 3.2); None where there is none. `target` names one that there
@@ -227,6 +226,12 @@ def path_of(target: Route | None) -> str:
             return _below("/sse", endpoint)
         case Health() | Metadata() | IssuerMetadata() | Pages() | None:
             return "/mcp"
+
+
+@lru_cache(256)
+def _resources(url: str, path: str) -> tuple[str, ...]:
+    above = [path[:at] for at in range(1, len(path)) if path[at] == "/"]
+    return tuple(url + part for part in (path, *above, ""))
 
 
 def _below(path: str, endpoint: str) -> str:

@@ -82,6 +82,11 @@ class Observing:
         self._audit = audit
         self._clock = clock
 
+    @property
+    def traces(self) -> bool:
+        """As in the port: lines are of requests of clients alone."""
+        return self._tracer is not None
+
     def began(self, operation: Operation) -> None:
         """As in the port."""
         operation.began = self._clock()
