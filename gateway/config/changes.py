@@ -38,6 +38,8 @@ FIXED = (
     ("gateway", "tls"),
     ("gateway", "audit"),
     ("gateway", "traces"),
+    ("gateway", "auth", "browser"),
+    ("gateway", "clientMetadataUrl"),
     *(("gateway", "log", key) for key in ("requests", "requestsSample", "access", "accessFile")),
     ("gateway", "newPrivileges"),
     *(PLACE[name].path for name in FIXED_LIMITS),

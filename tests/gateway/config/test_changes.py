@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from gateway.config import ConfigError, Settings, load
-from gateway.config.changes import FIXED, Changes, differences, digests, from_digests
+from gateway.config.changes import FIXED, Changes, differences, digests, flat, from_digests
 from gateway.config.loading import load_snapshot
+from gateway.config.models import File
 
 KEY = b"nobody keeps this"
 BEFORE: dict[str, Any] = {
@@ -95,6 +96,36 @@ def test_a_snapshot_is_what_was_read_whatever_became_of_the_files(tmp_path: Path
     (tmp_path / "c.json").write_text("{ half")
     again = type(settings.source).decoded(settings.source.encoded())
     assert load_snapshot(again).settings == settings
+
+
+IN_FORCE = {
+    *(f"auth.{key}" for key in ("anonymous", "bindClient", "hosts", "issuers", "legacyMetadata", "origins", "tokens")),
+    *(
+        "drain",
+        "limits",
+        "log.format",
+        "log.level",
+        "naming",
+        "pins",
+        "policy",
+        "policyMode",
+        "policyTests",
+        "prestart",
+    ),
+    *("groups", "publicUrl", "reload", "replay", "sessions"),
+}
+"""What `put_in_force` puts in force of `gateway`."""
+
+
+def test_of_every_key_it_is_decided_whether_a_reload_puts_it_in_force_or_a_restart() -> None:
+    """A new one comes here first: else a reload would say that it counts, and nothing would have changed."""
+    for path in flat(File()):
+        if path[0] == "gateway":
+            beginnings = {".".join(path[1:end]) for end in range(2, len(path) + 1)}
+            fixed = any(path[: len(place)] == place for place in FIXED)
+            assert fixed or beginnings & IN_FORCE, path
+    known = {".".join(path[1:end]) for path in flat(File()) for end in range(2, len(path) + 1)} | {"groups"}
+    assert not IN_FORCE - known
 
 
 def test_what_observes_requests_is_made_at_the_start() -> None:
