@@ -61,9 +61,11 @@ class Plan:
         return self.needs <= scenario.has and not self.without & scenario.has
 
 
-async def play(plan: Plan, scenario: Scenario) -> None:
-    """Raises AssertionError for a promise that was broken, or a fault that never happened."""
+async def play(plan: Plan, scenario: Scenario, channel: str = "") -> None:
+    """Raises AssertionError for a promise that was broken, or a fault that never happened. `channel`: the era of those
+    who come on a channel each; the bystander comes by HTTP."""
     async with open_world(plan.kind, {**scenario.limits, **plan.limits}) as world:
+        world.channel = channel
         await set_out(world, scenario)
         plan.install(world)
         await act(world, scenario, watched=plan.spares)

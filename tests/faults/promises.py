@@ -177,7 +177,8 @@ async def check_nothing_left(world: World) -> None:
         if client.session is not None:
             client.trouble = None
             await client.delete()
-    await trio.sleep(2 * world.limits.link_idle + 100)
+    pools = world.limits.broker_idle if world.channel == "modern" else 0
+    await trio.sleep(2 * world.limits.link_idle + pools + 100)
     await life.gateway.settle()
     left = {name: n for name, n in life.gateway.left().items() if n > life.baseline[name]}
     assert not left, f"left over: {left}, {[ref.name for ref in life.gateway.system.registry]}"

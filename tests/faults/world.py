@@ -17,6 +17,8 @@ from unittest import mock
 
 import trio
 
+from actors.duplex import Duplex
+from actors.ports import ANONYMOUS
 from actors.protocol.table import Limits
 from actors.runtime import Exit, ExitKind, Ref
 from actors.sessions.router import Router, session_key
@@ -24,11 +26,13 @@ from gateway.http.app import McpApp
 from gateway.http.config import ServeConfig
 from gateway.http.security import Security
 from gateway.http.serve import Connections, serve
+from tests.faults.channel_client import ChannelClient
 from tests.faults.client import Client, Exchange, Point, Trouble
 from tests.faults.native import NativeBackend
 from tests.faults.server import Server
 from tests.faults.store import FaultyStore
 from tests.support import repeatable
+from tests.support.duplex_client import Wire
 from tests.support.harness import Gateway, open_gateway
 from tests.support.mcp_backend import Kind
 
@@ -70,6 +74,8 @@ class World:
         self.clients: list[Client] = []
         self.patches = ExitStack()
         self.over = False
+        self.channel = ""
+        """The era of those who come on a channel, if anybody does."""
         self.acting: trio.Event | None = None
         self.between: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint
         self.trouble: Trouble | None = None
@@ -195,9 +201,41 @@ class World:
     def client(self, who: str, **more: Any) -> Client:
         """One that has not said anything yet."""
         client = Client(lambda: trio.open_unix_socket(self.life.path), who, **more)
+        if self.channel and who != "bystander":
+            return self._on_channel(client)
         client.trouble = self._meddle if who != "bystander" else None
         self.clients.append(client)
         return client
+
+    def _on_channel(self, maker: Client) -> Any:
+        others = [f"{who}." for who in PEOPLE if who != maker.who]
+
+        def heard(text: str) -> None:
+            if any(other in text for other in others):
+                self.wrong.append(f"{maker.who} has heard what is another's: {text}")
+
+        def open(wire: Wire) -> None:
+            self.nursery.start_soon(self._serve_channel, client, wire)
+
+        client = ChannelClient(maker, self.channel == "modern", open, heard)
+        self.clients.append(client)  # type: ignore[arg-type]
+        return client
+
+    async def _serve_channel(self, client: ChannelClient, wire: Wire) -> None:
+        """As an edge does, which ends with its life."""
+        life = self.life
+        duplex = Duplex(life.gateway.door, self.limits, life.stopping)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._cancel_after, life, nursery.cancel_scope)
+            await duplex(wire, client.target.removeprefix("/mcp").removeprefix("/"), ANONYMOUS)
+            nursery.cancel_scope.cancel()
+        wire.ended.set()
+        if client.wire in (wire, None):
+            client.lost()
+
+    async def _cancel_after(self, life: Life, scope: trio.CancelScope) -> None:
+        await life.over.wait()
+        scope.cancel()
 
     async def _meddle(self, point: Point, exchange: Exchange) -> None:
         if point == "event" and exchange.after is None and (id := exchange.events[-1].id) is not None:
