@@ -19,6 +19,7 @@ from gateway.oauth import grants
 from gateway.oauth.challenges import Challenge
 from gateway.oauth.discovery import Discovery, trusted_by
 from gateway.oauth.errors import AwayError, ClientRefusedError, GrantRefusedError, OAuthError
+from gateway.oauth.grants import Client
 from gateway.oauth.sources import AGAIN, WITHIN, RefusedError, due
 from gateway.oauth.vault import Account, Kept, Place, Vault
 
@@ -250,7 +251,7 @@ class UserAccount:
                 tokens = await self._discovery.tokens(
                     account.issuer,
                     account.token_endpoint,
-                    account.client,
+                    self._client(account),
                     grants.refresh_form(refresh, account.resource),
                     asked=account.tokens.scopes,
                     now=self._wall(),
@@ -260,6 +261,8 @@ class UserAccount:
                 renewed = replace(account, tokens=tokens)
                 tag, written = await self._written(renewed, kept), True
         except (GrantRefusedError, ClientRefusedError) as refused:
+            if isinstance(refused, ClientRefusedError) and account.client.id == auth.client_id:
+                raise  # that is for the operator to mend, and no fault of the account
             # Another replica whose lock was lost may have been faster: then its account is the one that counts.
             if not await self._moved_on(kept):
                 await self._vault.drop(self.place, kept.tag)
@@ -273,6 +276,14 @@ class UserAccount:
         if not written:
             tag = await self._written(renewed, kept)
         self._take(Kept(renewed, tag) if tag is not None else await self._vault.read(self.place))
+
+    def _client(self, account: Account) -> Client:
+        """The one that the tokens were given to; of one that is configured, with what it has there now."""
+        auth, client = self.spec.auth, account.client
+        assert auth is not None
+        if auth.client_id != client.id or auth.issuer not in (None, account.issuer):
+            return client
+        return replace(client, secret=auth.client_secret, key=auth.private_key, algorithm=auth.algorithm)
 
     async def _written(self, account: Account, kept: Kept) -> str | None:
         """The old pair is used up: the new one is written as soon as that can be done."""

@@ -102,6 +102,23 @@ async def test_an_authorization_server_that_is_away_says_nothing_of_the_server(
         assert user_of(await call(gateway, "whoami", era, "/mcp/a")) == "itself"
 
 
+async def test_a_secret_goes_to_the_first_issuer_that_a_server_names_and_to_no_other(era: str, tmp_path: Path) -> None:
+    async with (
+        open_oauth_world() as world,
+        open_oauth_world() as thief,
+        open_authorized(configured(world), tmp_path) as gateway,
+    ):
+        await call(gateway, "whoami", era, "/mcp/a")
+        world.names = thief.origin
+        world.forget_tokens()
+        gateway.pass_time(60)
+        with pytest.raises(Exception) as refused:
+            await call(gateway, "whoami", era, "/mcp/a")
+        assert "auth_refused" in repr(vars(refused.value))
+        assert thief.counts["/.well-known/oauth-authorization-server"] >= 1
+        assert thief.counts["/token"] == 0
+
+
 class Forgetful(dict[str, Any]):
     """Keeps nothing."""
 

@@ -98,6 +98,8 @@ class OAuthWorld:
     user: str = "nobody"
     """Who is signed in at the authorization server."""
     resource: str | None = None
+    names: str | None = None
+    """The authorization server that the MCP server names, if it is not this one."""
     broken: set[str] = field(default_factory=set)
     """Paths that answer 503."""
     secrets: dict[str, str] = field(default_factory=lambda: {"gw": "gw secret"})
@@ -149,7 +151,8 @@ class OAuthWorld:
             return 503, {}, b"{}"
         if path == "/.well-known/oauth-protected-resource/mcp":
             return _json(
-                {"resource": self.resource or self.url, "authorization_servers": [self.origin]} | self._supported()
+                {"resource": self.resource or self.url, "authorization_servers": [self.names or self.origin]}
+                | self._supported()
             )
         if path == "/.well-known/oauth-authorization-server":
             return _json(self._metadata())

@@ -1,0 +1,128 @@
+"""What must not become of accounts while they are renewed, and of calls that wait for one."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from actors.ports import Failed, Refused
+from actors.protocol.table import Limits
+from gateway.config import load
+from gateway.oauth import accounts
+from gateway.store.memory import MemoryStore
+from tests.oauth.test_user_accounts import TOKENS, URL_MODE, Browser, configured, flow_of, opened, user_of
+from tests.support.authorized import open_authorized
+from tests.support.oauth import open_oauth_world
+from tests.support.patience import PATIENCE
+from tests.support.wire_client import RpcError
+
+
+async def test_a_new_pair_is_written_when_the_store_comes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The old one is used up by then."""
+    store = MemoryStore(Limits(), trio.current_time)
+    put, away = store.shelf.put, []
+
+    async def sometimes(*given: Any, **more: Any) -> Any:
+        if len(away) < 3 and world.counts["refreshed"] == 1:
+            away.append(given[0])
+            return Failed(Refused.AWAY)
+        return await put(*given, **more)
+
+    async with open_oauth_world() as world, open_authorized(configured(world), tmp_path, store=store) as gateway:
+        await Browser(gateway, world, "ann").connect(await flow_of(gateway, "ann"))
+        client = gateway.legacy(token=TOKENS["ann"])
+        await client.connect()
+        await client.call("a__whoami")
+        monkeypatch.setattr(store.shelf, "put", sometimes)
+        for _ in range(2):
+            world.forget_tokens()
+            assert user_of(await client.call("a__whoami")) == "ann"
+        assert len(away) == 3
+        assert (world.counts["refreshed"], world.counts["reuse"]) == (2, 0)
+
+
+async def test_a_new_pair_is_written_though_the_gateway_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = MemoryStore(Limits(), trio.current_time)
+    folder = tmp_path / "2"
+    folder.mkdir()
+    async with open_oauth_world() as world:
+        async with open_authorized(configured(world), tmp_path, store=store) as gateway:
+            await Browser(gateway, world, "ann").connect(await flow_of(gateway, "ann"))
+            client = gateway.legacy(token=TOKENS["ann"])
+            await client.connect()
+            await client.call("a__whoami")
+            world.forget_tokens()
+            discovery = gateway.authorizing.authorization.discovery
+            answered, tokens = trio.Event(), discovery.tokens
+
+            async def slowly(*given: Any, **more: Any) -> Any:
+                found = await tokens(*given, **more)
+                answered.set()
+                await trio.sleep(0.2)
+                return found
+
+            monkeypatch.setattr(discovery, "tokens", slowly)
+            client.start_call("a__whoami")
+            with trio.fail_after(PATIENCE):
+                await answered.wait()
+        async with open_authorized(configured(world), folder, store=store) as gateway:
+            client = gateway.legacy(token=TOKENS["ann"])
+            await client.connect()
+            assert user_of(await client.call("a__whoami")) == "ann"
+            assert world.counts["reuse"] == 0
+
+
+async def test_a_secret_of_ours_that_is_wrong_ends_nobodys_account(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(tmp_path, clientId="gw", clientSecret="gw secret") as (world, gateway):
+        await Browser(gateway, world, "ann").connect(await flow_of(gateway, "ann"))
+        client = gateway.legacy(token=TOKENS["ann"])
+        await client.connect()
+        await client.call("a__whoami")
+        world.forget_tokens()
+        world.secrets["gw"] = "another one"
+        with pytest.raises(RpcError) as refused:
+            await client.call("a__whoami")
+        assert refused.value.data["reason"] == "auth_unavailable"
+        assert "gw secret" not in repr(gateway.log.events)
+        world.secrets["gw"] = "gw secret"
+        monkeypatch.setattr(accounts, "AGAIN", 0.0)
+        assert user_of(await client.call("a__whoami")) == "ann"
+
+
+async def test_an_account_is_renewed_with_the_secret_that_is_configured_now(tmp_path: Path) -> None:
+    store = MemoryStore(Limits(), trio.current_time)
+    folder = tmp_path / "2"
+    folder.mkdir()
+    async with open_oauth_world() as world:
+        client = {"clientId": "gw", "clientSecret": "gw secret"}
+        async with open_authorized(configured(world, **client), tmp_path, store=store) as gateway:
+            await Browser(gateway, world, "ann").connect(await flow_of(gateway, "ann"))
+        world.secrets["gw"] = client["clientSecret"] = "the next secret"
+        world.forget_tokens()
+        async with open_authorized(configured(world, **client), folder, store=store) as gateway:
+            wire = gateway.legacy(token=TOKENS["ann"])
+            await wire.connect()
+            assert user_of(await wire.call("a__whoami")) == "ann"
+
+
+async def test_a_call_that_was_held_is_decided_anew_by_the_rules(tmp_path: Path) -> None:
+    async with opened(tmp_path) as (world, gateway):
+        client = gateway.legacy(token=TOKENS["ann"], capabilities=URL_MODE)
+        await client.connect()
+        call = client.start_call("a__whoami")
+        asked = await call.message("elicitation/create")
+        await client.answer(asked, {"action": "accept"})
+        settings = configured(world)
+        settings["gateway"]["policy"] = [{"who": {"principals": ["ann"]}, "allow": ["a:of_ann"]}]
+        file = tmp_path / "ruled.json"
+        file.write_text(json.dumps(settings))
+        gateway.actors.replace_table(load(file).settings.table)
+        await Browser(gateway, world, "ann").connect(asked["params"]["url"])
+        with pytest.raises(RpcError) as refused:
+            await call.result()
+        assert refused.value.code == -32602
+        assert world.calls() == []
