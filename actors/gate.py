@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from actors.cluster.feeds import Feed, MailFeed, OutboxFeed
 from actors.cluster.followed import FollowedStream, HeldStream, Owed, Search
 from actors.cluster.remote import RemoteSession
+from actors.elicited import who_asks
 from actors.modern.requests import Begin, Inform, Kind, ModernRequests
 from actors.named import LIVES, NamedRef
 from actors.ports import (
@@ -34,11 +35,12 @@ from actors.ports import (
     Streaming,
     Watch,
 )
-from actors.protocol import capabilities, classify, classify_modern, errors, headers, modern_tasks
+from actors.protocol import capabilities, classify, classify_modern, codec, errors, headers, limiting, modern_tasks
 from actors.protocol.codec import Frame
 from actors.protocol.errors import Malformed, ProtocolError
 from actors.protocol.messages import EMPTY, Message, Notification, Request, RequestId
 from actors.protocol.meta import names_version
+from actors.protocol.policy import called
 from actors.protocol.versions import MODERN_VERSIONS, can_use
 from actors.quotas import NoShareLeft, Shares
 from actors.runtime import ActorDown, AtCapacity, MailboxFull, NotTaken, Ref, Registry, SystemClosed
@@ -92,6 +94,7 @@ class Gate:
             served = None
         if served is None:
             return Answer.refusing(errors.refusal("endpoint_not_found"))
+        metered = table.policy is not None and table.policy.metered
         one_server = served.kind == "transparent"
         session_id, version = post.headers.get(SESSION_HEADER), post.headers.get(VERSION_HEADER)
         mirrored = post.headers if post.mirrored else None
@@ -111,12 +114,16 @@ class Gate:
                     request = post.watch.began(request, era="legacy")
                 if self._overloaded():  # new work waits outside; work in hand goes on
                     return Answer.refusing(errors.overloaded(), request.id)
+                if metered and (over := await self._over(post)) is not None:
+                    return Answer.refusing(over, request.id)
                 return await self._open(post, request)
             case classify.LegacyRequest(session, request):
                 if post.watch is not None:
                     request = post.watch.began(request, session=handle(session_key(session)), era="legacy")
                 if self._overloaded():
                     return Answer.refusing(errors.overloaded(), request.id)
+                if metered and request.method != "ping" and (over := await self._over(post)) is not None:
+                    return Answer.refusing(over, request.id)
                 letter = _Letter((request,), version, post.rights, id=request.id, watch=post.watch)
                 return await self._deliver(post, session, letter)
             case classify.LegacyNotification(session, message) | classify.LegacyResponse(session, message):
@@ -128,12 +135,16 @@ class Gate:
                     good = tuple(began(m) if isinstance(m, Request) else m for m in good)
                 bad = tuple((classify.echoed(m), m.error.raw) for m in batch.messages if isinstance(m, Malformed))
                 letter = _Letter(good, version, post.rights, batch=True, bad=bad, watch=post.watch)
+                if metered and letter.ids and (over := await self._over(post, len(letter.ids))) is not None:
+                    return _refused_all(over, letter.ids)
                 return await self._deliver(post, session, letter)
             case classify.ModernRequest(request, envelope):
                 if post.watch is not None:
                     request = post.watch.began(request, era="modern", version=envelope.version)
                 if self._overloaded():
                     return _refused(errors.overloaded(), request.id)
+                if metered and (over := await self._over(post)) is not None:
+                    return _refused(over, request.id)
                 affinity = post.headers.get(AFFINITY_HEADER, "")
                 kind = Kind(post.endpoint, post.principal, envelope.bits, affinity, one_server)
                 return await self._modern.ask(
@@ -154,6 +165,30 @@ class Gate:
         if served is None or policy is None or not policy.enforced or not served.name:
             return served is not None
         return any(map(policy.standing(principal.name, rights).sees, served.backends))
+
+    async def _over(self, post: Post, requests: int = 1) -> ProtocolError | None:
+        """Why so many requests may not be made at this endpoint at present. Whoever waits for that is cancelled with
+        its connection; what was taken stays taken."""
+        policy = self._services.table.value.policy
+        if policy is None:
+            return None
+        path = f"/mcp/{post.endpoint}" if post.endpoint else "/mcp"
+        due = policy.standing(post.principal.name, post.rights).due("endpoint", "", path)
+        found = None
+        if due:
+            verdict = await self._services.limiter.asked(due, enforced=policy.enforced, cost=requests)
+            found = verdict.refused
+        if found is None:
+            return None
+        mode = "enforce" if policy.enforced else "observe"
+        rule, who = f"{found.rule}: {found.item}: {found.limit}", called(post.principal.name, post.rights)
+        told = {"outcome": "limited", "rule": rule}
+        self._services.log.info("limit_reached", mode=mode, kind="endpoint", item=path, principal=who, **told)
+        if self._services.audit.on:
+            first = next(iter(post.watch.operations.values()), None) if post.watch is not None else None
+            about = who_asks(post.principal, post.rights, first)
+            self._services.audit.record("deny", mode=mode, item=f"endpoint:{path}", **told, **about)
+        return limiting.at_endpoint(found, verdict.seconds) if policy.enforced else None
 
     async def _inform(self, post: Post, notification: Notification, *, one_server: bool) -> Reply:
         """A notification without a session. It passes where what it means is between the client and one server;
@@ -435,6 +470,12 @@ def _modern_rung(
     if version not in MODERN_VERSIONS and names_version(body) is None:
         return classify.refuse_modern(frame, version)
     return classify_modern.modern(frame, headers, extra_methods=modern_tasks.METHODS, one_server=one_server)
+
+
+def _refused_all(error: ProtocolError, ids: Sequence[RequestId]) -> Answer:
+    """The same error for each request of a batch."""
+    body = codec.encode_batch([codec.encode_error(id, error) for id in ids])
+    return Answer(error.status, body, error.headers)
 
 
 def _with_session(reply: Reply, session_id: str) -> Reply:

@@ -16,6 +16,7 @@ from typing import Any, Protocol, TypeAlias
 from msgspec import Struct
 
 from actors.protocol.errors import ProtocolError, encode_error_body
+from actors.protocol.limiting import Bucket
 from actors.protocol.messages import Request, RequestId
 from actors.protocol.operations import Observer, Operation
 from actors.protocol.rights import NO_RIGHTS, Rights
@@ -632,6 +633,15 @@ class Shelf(Protocol):
         """Keeps a name so that it can be found, or no more."""
 
 
+class Buckets(Protocol):
+    """How often things were done, counted for all replicas by the clock of the store."""
+
+    def take(self, buckets: Sequence[Bucket], cost: int, once: str, seconds: float, done: Done) -> None:
+        """Takes so much from each of these, or nothing at all if one of them has not enough → Taken. `once`, if it is
+        not empty, names what was paid for before: the first who brings it in so many seconds takes nothing. It is
+        tried once: Failed where nobody can tell."""
+
+
 class Invitation(Struct, frozen=True):
     """Where a user can connect an account: `url` is the page for this one, to which he may be sent, `id` names it, and
     `page` lists all his accounts. None of them proves anything."""
@@ -740,6 +750,7 @@ __all__ = [
     "Answer",
     "Asker",
     "Audit",
+    "Buckets",
     "Channel",
     "Cluster",
     "ClusterListener",

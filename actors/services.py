@@ -5,10 +5,12 @@ from dataclasses import dataclass, field
 from time import time
 
 from actors.durations import ShownTools
+from actors.limiter import Limiter
 from actors.ports import (
     NO_AUDIT,
     Accounts,
     Audit,
+    Buckets,
     Cluster,
     Connector,
     ListStore,
@@ -47,6 +49,8 @@ class Services:
     table: TableCell
     jitter: Callable[[], float]
     """A number in [0, 1): spreads what would else happen at once."""
+    buckets: Buckets
+    """How often what rules limit was done."""
     identity: bytes
     """The gateway's own `Implementation` as JSON, told to backends and shown on aggregated endpoints."""
     lists: ListStore | None = None
@@ -61,6 +65,9 @@ class Services:
     """Of users at servers; None: no server has any."""
     shown: ShownTools = field(init=False)
     """The names of tools that metrics may name."""
+    limiter: Limiter = field(init=False)
+    """Asks whether limits let something through."""
 
     def __post_init__(self) -> None:
         self.shown = ShownTools(self.table)
+        self.limiter = Limiter(self.buckets, self.telemetry, self.log)

@@ -23,6 +23,7 @@ from actors.pools.pool import PoolKey
 from actors.pools.pools import Pools
 from actors.ports import Door
 from actors.protocol import capabilities
+from actors.protocol.policy import shown_otherwise
 from actors.protocol.table import Limits, Replaced, Table, replaced, touched
 from actors.quotas import Quotas, Shares
 from actors.runtime import Child, DynamicSupervisor, Ref, Supervisor, System
@@ -147,7 +148,7 @@ class GatewayActors:
             upstream.reply(message)
         for served in (*self.pools.children(), *self.modern_requests.children()):
             served.reply(message)
-        ruled = before.policy != table.policy
+        ruled = shown_otherwise(before.policy, table.policy)
         others = {name for name in before.endpoints if ruled or touched(before, table, name)}
         for alive in self.sessions.table.values():
             if alive.endpoint in others:

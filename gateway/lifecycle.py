@@ -23,6 +23,7 @@ from actors.ports import (
     NO_AUDIT,
     Accounts,
     Audit,
+    Buckets,
     Cluster,
     Connector,
     ListStore,
@@ -104,6 +105,9 @@ class ClusterStore(Store, Cluster, Protocol):
 
     @property
     def shelf(self) -> Shelf: ...
+
+    @property
+    def buckets(self) -> Buckets: ...
 
 
 LAST_LINES = 2.0
@@ -295,7 +299,7 @@ async def open_store(
 ) -> AsyncIterator[ClusterStore]:
     """The store that the URL names; see `open_redis_store`."""
     if url.startswith("memory:"):
-        store = MemoryStore(limits, trio.current_time)
+        store = MemoryStore(limits, trio.current_time, wall=time.time)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_sweep, lambda: store.sweep(trio.current_time()))
             yield store
@@ -477,6 +481,7 @@ def services_for(
         audit=audit or NO_AUDIT,
         observer=observer,
         accounts=accounts,
+        buckets=store.buckets,
     )
 
 

@@ -20,6 +20,7 @@ from actors.endpoints.connecting import (
 )
 from actors.endpoints.guard import Guard, Unmet, unmet
 from actors.endpoints.host import Host, Tree
+from actors.endpoints.limiting import Limiting, Weighed
 from actors.endpoints.upstreams import Dialer, Upstreams
 from actors.machines.session import effects as fx
 from actors.machines.session import events as ev
@@ -93,6 +94,7 @@ class Endpoint(ABC):
         self.tree = tree
         self.upstreams = Upstreams(host, name, services, tree, dialer, self)
         self.guard = Guard(host, services, self.annotations)
+        self.limiting = Limiting(self, self.guard, services, lambda: host.ctx)
         self.connecting = Connecting(self, services, lambda: host.ctx, host.principal.name)
 
     def __repr__(self) -> str:
@@ -106,7 +108,8 @@ class Endpoint(ABC):
     def statistics(self) -> dict[str, int]:
         """How much it remembers of what is under way."""
         naming = self.merged.pending if self.merged is not None else 0
-        held = self.connecting.pending + (self.pinning.pending if self.pinning is not None else 0)
+        held = self.connecting.pending + len(self.limiting.waiting)
+        held += self.pinning.pending if self.pinning is not None else 0
         return {"calls": len(self.calls), "waiters": len(self.upstreams.waiters), "naming": naming, "held": held}
 
     def annotations(self, backend: str, tool: str) -> Any:
@@ -178,15 +181,18 @@ class Endpoint(ABC):
             self.send(effect, backend, params, waited=waited)
             return
         try:
-            params = self.guard.check(effect, spec, params)
-            if spec.pins is not None and spec.pins.blocks and not self._pinned(effect, spec, params):
+            passed = self.guard.check(effect, spec, params)
+            if spec.pins is not None and spec.pins.blocks and not self._pinned(effect, spec, passed.params):
                 return
         except Unmet as constraint:
             self.end(effect.call, True, unmet(str(constraint)))
         except errors.Refusal as refused:
             self.refuse(effect.call, refused.error)
         else:
-            self.send(effect, backend, params, waited=waited)
+            if passed.due:
+                self.limiting.weigh(effect, backend, passed, waited=waited)
+            else:
+                self.send(effect, backend, passed.params, waited=waited)
 
     def _pinned(self, effect: fx.Dispatch, spec: BackendSpec, params: Raw) -> bool:
         """Whether what is asked for is defined as it was accepted; if that is not known yet, the request comes here
@@ -312,6 +318,7 @@ class Endpoint(ABC):
         self.connecting.forget(call)
         if self.pinning is not None:
             self.pinning.forget(call)
+        self.limiting.forget(call)
         if self.merged is not None:
             self.merged.forget(call)
 
@@ -347,8 +354,12 @@ class Endpoint(ABC):
             self.merged.listing.connected(backend)
         self.upstreams.tell_waiting(backend, server_info)
 
-    def about_lists(self, message: "AboutLists | AboutAccounts") -> None:
-        """Something has become of a merged list, or of an account, which is part of what lists are."""
+    def about_lists(self, message: "AboutLists | AboutAccounts | Weighed") -> None:
+        """Something has become of a merged list, or of an account, which is part of what lists are; or a call has been
+        weighed."""
+        if isinstance(message, Weighed):
+            self.limiting.weighed(message)
+            return
         if isinstance(message, Invited | Waited | AccountChanged):
             self.about_accounts(message)
             return

@@ -6,17 +6,20 @@ server is started, connected or asked. What is hidden is as if there were none o
 
 from collections.abc import Callable, Iterable
 from fnmatch import fnmatchcase
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from msgspec import Raw
 
 from actors.elicited import who_asks
 from actors.endpoints.host import Host
+from actors.limiter import Verdict
 from actors.machines.session import effects as fx
 from actors.protocol import errors, subjects
 from actors.protocol import payload as json
 from actors.protocol.aggregate import annotations_of, item_name
 from actors.protocol.filter import located
+from actors.protocol.limiting import Due
+from actors.protocol.methods import UNSUBSCRIBE
 from actors.protocol.policy import NOTHING, Asked, Decision, Kind, Policy, Standing, called
 from actors.protocol.rights import Rights
 from actors.protocol.subjects import Subject
@@ -44,6 +47,14 @@ def shown(spec: BackendSpec, name: str) -> bool:
     if any(fnmatchcase(name, pattern) for pattern in spec.disabled_tools):
         return False
     return spec.enabled_tools is None or any(fnmatchcase(name, pattern) for pattern in spec.enabled_tools)
+
+
+class Passed(NamedTuple):
+    """A request that the rules let through: its params as they may go to the server, and what limits want of it."""
+
+    params: Raw
+    due: tuple[Due, ...] = ()
+    subject: Subject | None = None
 
 
 class Annotated(Protocol):
@@ -157,26 +168,27 @@ class Guard:
 
     # What may be done
 
-    def check(self, effect: fx.Dispatch, spec: BackendSpec, params: Raw) -> Raw:
-        """The params of a request for a server, in its own words, as they may go there. Raises Refusal, Malformed and
-        Unmet."""
+    def check(self, effect: fx.Dispatch, spec: BackendSpec, params: Raw) -> Passed:
+        """A request for a server, in its own words. Raises Refusal, Malformed and Unmet."""
         policy = self._services.table.value.policy
         subject = subjects.named(effect.method, params)
         if subject is None:
-            return params
+            return Passed(params)
         if subject.kind == "tool" and not shown(spec, subject.name):
             raise errors.Refusal(self.unknown(effect, subject))
-        return subject.params if policy is None else self._judge(policy, effect, spec.name, subject)
+        return Passed(subject.params) if policy is None else self._judge(policy, effect, spec.name, subject)
 
-    def _judge(self, policy: Policy, effect: fx.Dispatch, backend: str, subject: Subject) -> Raw:
+    def _judge(self, policy: Policy, effect: fx.Dispatch, backend: str, subject: Subject) -> Passed:
         standing, params, asked = self._stand(policy, effect.rights), subject.params, NOTHING
         if standing.conditional:
             args, params = subjects.arguments(params)
             asked = Asked(args, self._annotations(backend, subject.name) if subject.kind == "tool" else None)
         decision = standing.decide(subject.kind, backend, subject.name, asked)
         self._record(policy, effect, backend, subject, decision)
+        if decision.allowed and standing.limited and not effect.paid and effect.method != UNSUBSCRIBE:
+            return Passed(params, standing.due(subject.kind, backend, subject.name, asked), subject)
         if decision.allowed or not policy.enforced:
-            return params
+            return Passed(params)
         if decision.failed:
             raise errors.Refusal(errors.internal("the policy can't be evaluated", reason="policy", executed="no"))
         if decision.outcome == "step-up":
@@ -214,10 +226,30 @@ class Guard:
         services.telemetry.count("stagedoor_policy_decisions_total", (outcome, mode))
         if decision.allowed:
             return
-        who, name = called(self._host.principal.name, effect.rights), subject.name[:SHOWN]
         tell = services.log.error if decision.failed else services.log.info
-        told = {"outcome": outcome, "rule": decision.rule, "server": backend}
-        tell("policy_refused", mode=mode, kind=subject.kind, item=name, principal=who, **told)
+        self._tell(tell, "policy_refused", mode, effect, backend, subject, outcome=outcome, rule=decision.rule)
+
+    def limited(self, effect: fx.Dispatch, backend: str, subject: Subject, verdict: Verdict, *, enforced: bool) -> None:
+        """Limits do not let a request through, or would not."""
+        due = verdict.refused
+        if due is not None:
+            why = {"outcome": "limited", "rule": f"{due.rule}: {due.item}: {due.limit}"}
+            mode = "enforce" if enforced else "observe"
+            self._tell(self._services.log.info, "limit_reached", mode, effect, backend, subject, **why)
+
+    def _tell(
+        self,
+        tell: Callable[..., Any],
+        event: str,
+        mode: str,
+        effect: fx.Dispatch,
+        backend: str,
+        subject: Subject,
+        **why: str,
+    ) -> None:
+        services, name = self._services, subject.name[:SHOWN]
+        told, who = {**why, "server": backend}, called(self._host.principal.name, effect.rights)
+        tell(event, mode=mode, kind=subject.kind, item=name, principal=who, **told)
         if services.audit.on:
             about = who_asks(self._host.principal, effect.rights, self._host.operation(effect.call))
             given = json.members(effect.params).get("arguments")

@@ -29,6 +29,7 @@ from actors.protocol import capabilities, tasks, translate
 from actors.protocol import payload as json
 from actors.protocol.messages import EMPTY, RequestId
 from actors.protocol.methods import LIST_CHANGED, METHODS, SET_LEVEL, SUBSCRIBE, UNSUBSCRIBE, UPDATED
+from actors.protocol.policy import shown_otherwise
 from actors.protocol.subjects import CALL
 from actors.protocol.table import TOOLS, BackendSpec, Table, replaced
 from actors.protocol.versions import LATEST_HANDSHAKE, MODERN, can_use
@@ -565,7 +566,7 @@ class SessionEndpoint(Endpoint):
         another now stay for a while."""
         table = self.services.table.value
         self.former |= replaced(before, table) & self.upstreams.connections.keys() & table.backends.keys()
-        if before.policy != table.policy and not self.unheard:
+        if shown_otherwise(before.policy, table.policy) and not self.unheard:
             self._rule()
         if self._single is not None:
             self._single.reconfigured(before)

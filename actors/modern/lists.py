@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import Raw, Struct
+from msgspec.structs import replace
 
 from actors.endpoints.last_known import Key
 from actors.endpoints.listing import TOOLS, Listing, Source, View, catalogue_key
@@ -245,7 +246,7 @@ class LearnedHeaders:
             if untold is not None and not message.theirs and _disagrees(message.payload):
                 self._endpoint.upstreams.over(message.call)
                 self._untold[message.call] = None
-                self._look_first(untold, message.backend)
+                self._look_first(replace(untold, paid=True), message.backend)  # it was let through before
                 return None
             return message
         payload = message.payload

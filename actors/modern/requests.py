@@ -7,6 +7,7 @@ hands.
 
 import math
 from collections.abc import Mapping
+from secrets import token_hex
 from typing import Any, TypeAlias, assert_never
 
 from msgspec import Raw, Struct
@@ -17,6 +18,7 @@ from actors.elicited import who_asks
 from actors.endpoints.catalogue import CatalogueChanged, Listed, PrincipalsAccount
 from actors.endpoints.connecting import AccountChanged, Invited, Waited
 from actors.endpoints.host import Said, Tree
+from actors.endpoints.limiting import Weighed
 from actors.endpoints.listing import GatherDue
 from actors.endpoints.merged import ChangeDue
 from actors.machines.modern import request as xv
@@ -36,6 +38,7 @@ from actors.protocol.messages import EMPTY, Notification, Request, RequestId
 from actors.protocol.meta import Envelope
 from actors.protocol.operations import Operation
 from actors.protocol.outcomes import Outcome
+from actors.protocol.policy import shown_otherwise
 from actors.protocol.table import TOOLS, Replaced, touched
 from actors.protocol.versions import MODERN
 from actors.quotas import Evict, Evictable, Quotas
@@ -122,6 +125,7 @@ RequestsMessage: TypeAlias = (
     | Invited
     | Waited
     | PrincipalsAccount
+    | Weighed
     | Clock
 )
 """What edges, connections and the catalogue say, and its clocks."""
@@ -232,7 +236,9 @@ class ModernRequests(Evictable):
 
     def _request(self, state: ModernRequest, tool: str = "") -> retry.Request:
         wall, ttl = self.services.wall(), self.services.limits.park_ttl
-        return retry.Request(self.principal.name, state.method, state.params, wall, ttl, tool)
+        policy = self.services.table.value.policy
+        paid = token_hex(8) if policy is not None and policy.limited else ""
+        return retry.Request(self.principal.name, state.method, state.params, wall, ttl, tool, paid)
 
     # Life
 
@@ -266,7 +272,7 @@ class ModernRequests(Evictable):
                 self.endpoint.upstreams.wrong_era(message)
             case Down():
                 self.endpoint.upstreams.ended(message.ref)
-            case Listed() | CatalogueChanged() | ChangeDue() | GatherDue():
+            case Listed() | CatalogueChanged() | ChangeDue() | GatherDue() | Weighed():
                 self.endpoint.about_lists(message)
             case Invited() | Waited():
                 self.endpoint.about_accounts(message)
@@ -513,7 +519,9 @@ class ModernRequests(Evictable):
         else:
             # Where there are rules, also what waits is asked for anew: they may be others than when it was begun.
             params = found.params if isinstance(found, retry.Fresh) else effect.params
-            self.endpoint.dispatch(fx.Dispatch(call, effect.method, params, effect.progress, running.rights))
+            once = found.paid if isinstance(found, retry.Fresh | retry.Waiting) else ""
+            passed = fx.Dispatch(call, effect.method, params, effect.progress, running.rights, once=once)
+            self.endpoint.dispatch(passed)
 
     def _write(self, call: int, running: Running, effect: xv.Write) -> None:
         """Without event ids: there is nothing to come back to. What waits too long is not waited for."""
@@ -567,9 +575,10 @@ class ModernRequests(Evictable):
         """The table is another one. Subscriptions at other servers than before end: their clients come again, and take
         it that all has changed. Where only filters are others, they hear of tools that have changed."""
         table = self.services.table.value
-        if message.before.policy != table.policy or touched(message.before, table, self.kind.endpoint) - TOOLS:
+        before = message.before
+        if shown_otherwise(before.policy, table.policy) or touched(before, table, self.kind.endpoint) - TOOLS:
             self.listens.end_all()
-        self.endpoint.reconfigured(message.before)
+        self.endpoint.reconfigured(before)
 
 
 _DISCONNECTED, _FLUSH = sv.Disconnected(), sv.FlushDue()

@@ -80,6 +80,9 @@ KINDS: Final[dict[str, Rule]] = {
     "unsupported_media_type": Rule(INVALID_REQUEST, 415, "Content-Type must be application/json"),
     # Rules of the operator (MCP 2026-07-28, authorization, "Runtime Insufficient Scope Errors").
     "insufficient_scope": Rule(INTERNAL, 403, "Insufficient scope"),
+    # Their limits (RFC 6585, section 4): surely not executed.
+    "limited": Rule(INTERNAL, 429, "Limit reached"),
+    "quota_unknown": Rule(INTERNAL, 503, "Limit unknown"),
     "header_too_large": Rule(INVALID_REQUEST, 431, "Headers too large"),
     # No room, or not at the moment: surely not executed.
     "too_many_requests": Rule(OVERLOADED, 429, "Too many requests in flight", 1),
@@ -107,12 +110,14 @@ CODES: Final = frozenset({*(rule.code for rule in KINDS.values()), URL_ELICITATI
 
 
 class ProtocolError(Struct, frozen=True):
-    """A JSON-RPC error. `kind` is a row of KINDS and never goes on the wire."""
+    """A JSON-RPC error. `kind` is a row of KINDS and never goes on the wire; nor does `wait` but in Retry-After: the
+    seconds that are this error's own."""
 
     code: int
     message: str
     data: Raw = EMPTY
     kind: str = "peer"
+    wait: int | None = None
 
     @property
     def status(self) -> int:
@@ -121,8 +126,8 @@ class ProtocolError(Struct, frozen=True):
 
     @property
     def retry_after(self) -> int | None:
-        """Seconds for the Retry-After header, where the kind has one."""
-        return KINDS[self.kind].retry_after
+        """Seconds for the Retry-After header, where it or its kind has one."""
+        return self.wait if self.wait is not None else KINDS[self.kind].retry_after
 
     @property
     def headers(self) -> tuple[tuple[str, str], ...]:
@@ -219,6 +224,12 @@ def refusal(kind: str, detail: str | None = None, **data: Any) -> ProtocolError:
     message = rule.message if detail is None else f"{rule.message}: {detail}"
     present = {key: value for key, value in data.items() if value is not None}
     return ProtocolError(rule.code, message, Raw(_encode(present)) if present else EMPTY, kind)
+
+
+def waits(kind: str, detail: str, seconds: int | None, *, reason: str) -> ProtocolError:
+    """A refusal of something that may be asked for again after so many seconds (None: not as it is)."""
+    error = refusal(kind, detail, reason=reason, executed="no", retryAfter=seconds)
+    return msgspec.structs.replace(error, wait=seconds)
 
 
 # One for each kind that needs but a detail.

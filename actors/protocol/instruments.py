@@ -281,6 +281,18 @@ _ROWS: Final = (
         "Requests to this server that were refused, since what they name is not as it was accepted",
         ("server",),
     ),
+    Instrument(
+        "stagedoor_limit_decisions_total",
+        "counter",
+        "Calls, and requests at endpoints, that have limits: passed, refused, free (paid for before); where the store "
+        "could not tell: open (a rate, passed) or closed (a quota, refused); observed only, or enforced",
+        ("of", "outcome", "mode"),
+        values={
+            "of": ("call", "endpoint"),
+            "outcome": ("passed", "refused", "free", "open", "closed"),
+            "mode": ("enforce", "observe"),
+        },
+    ),
     Instrument("stagedoor_version_mismatches_total", "counter", "Version headers other than the negotiated one"),
     # The configuration.
     Instrument("stagedoor_reloads_total", "counter", "Configurations that were read anew, by outcome", ("outcome",)),

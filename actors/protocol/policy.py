@@ -15,7 +15,9 @@ from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias
 
 from msgspec import Struct
 
+from actors.protocol import limiting
 from actors.protocol.globs import Glob, covers, glob, meets, template
+from actors.protocol.limiting import Due, Limit
 from actors.protocol.rights import STATIC, Rights
 from actors.protocol.uris import normalized
 
@@ -64,17 +66,20 @@ class ConditionError(Exception):
 
 
 class Item(NamedTuple):
-    """What a rule names: `github:read_*`, `prompt:github:*`, `resource:files:file:///pub/*`."""
+    """What a rule names: `github:read_*`, `prompt:github:*`, `resource:files:file:///pub/*`; a limit also names
+    endpoints by their paths: `/mcp/*`."""
 
-    kind: Literal["tool", "prompt", "resource"]
+    kind: Literal["tool", "prompt", "resource", "endpoint"]
     backend: Glob
     name: Glob
 
     def __str__(self) -> str:
+        if self.kind == "endpoint":
+            return self.name.text
         prefix = "" if self.kind == "tool" else f"{self.kind}:"
         return f"{prefix}{self.backend.text}:{self.name.text}"
 
-    def matches(self, kind: Kind, backend: str, name: str) -> bool:
+    def matches(self, kind: Kind | Literal["endpoint"], backend: str, name: str) -> bool:
         """Whether it names this. (A template is not named, but met or covered.)"""
         return self.kind == kind and self.backend.matches(backend) and self.name.matches(name)
 
@@ -89,6 +94,11 @@ def item(text: str) -> Item:
         scheme, mark, after = name.partition(":")
         name = f"{scheme.lower()}{mark}{after}"
     return Item(kind, glob(backend), glob(name))
+
+
+def limited(text: str) -> Item:
+    """What a limit is for. Raises ValueError with a sentence."""
+    return Item("endpoint", glob("*"), glob(text)) if text.startswith("/") else item(text)
 
 
 def split(text: str) -> tuple[Literal["tool", "prompt", "resource"], str]:
@@ -130,7 +140,8 @@ EVERYBODY: Final = Who()
 
 class Rule(Struct, frozen=True):
     """One rule; `place` is where it stands in the configuration, which is how people are told of it. `scopes` are what
-    items need besides, once they are allowed. With `when` it counts only for calls of which the condition is true."""
+    items need besides, once they are allowed, `limits` how often they may be used. With `when` it counts only for calls
+    of which the condition is true."""
 
     place: str
     who: Who = EVERYBODY
@@ -138,15 +149,25 @@ class Rule(Struct, frozen=True):
     deny: tuple[Item, ...] = ()
     scopes: tuple[tuple[Item, frozenset[str]], ...] = ()
     when: Condition | None = None
+    limits: tuple[tuple[Item, Limit], ...] = ()
 
     @property
     def digest(self) -> str:
-        """What it says, as text."""
-        who = [
-            sorted(getattr(self.who, n)) if getattr(self.who, n) is not None else None for n in Who.__struct_fields__
-        ]
+        """What it says of what may be seen and done, as text."""
+        *who, _ = self.whom
         scopes = [(str(item), sorted(needed)) for item, needed in self.scopes]
         return repr((who, [*map(str, self.allow)], [*map(str, self.deny)], scopes, self.when and self.when.text))
+
+    @property
+    def rules(self) -> bool:
+        """Whether it says what may be seen and done, and not only how often."""
+        return bool(self.allow or self.deny or self.scopes)
+
+    @property
+    def whom(self) -> tuple[object, ...]:
+        """For whom and for which calls it is: the limits of two rules are not the same where this is not."""
+        who = (getattr(self.who, name) for name in Who.__struct_fields__)
+        return (*(None if names is None else sorted(names) for names in who), self.when and self.when.text)
 
 
 # What is decided --------------------------------------------------------------------------------------------------
@@ -194,12 +215,40 @@ NOTHING: Final = Asked()
 
 class Standing:
     """The rules that are for somebody, and what they come to. `key` is the same for all who see and may do the same.
-    `conditional`: whether anything depends on more than names."""
+    `conditional`: whether anything depends on more than names; `limited`: whether anything may be done so often only,
+    `metered`: whether that is said of endpoints."""
 
-    __slots__ = ("_caller", "_failed", "_known", "_rules", "_scopes", "_seen", "conditional", "key")
+    __slots__ = (
+        "_caller",
+        "_due",
+        "_failed",
+        "_known",
+        "_limits",
+        "_owner",
+        "_rules",
+        "_scopes",
+        "_seen",
+        "conditional",
+        "key",
+        "limited",
+        "metered",
+    )
 
-    def __init__(self, rules: tuple[Rule, ...], failed: frozenset[str], scopes: frozenset[str], caller: Values) -> None:
-        """`failed`: places of rules that nobody can tell whether they are for this caller."""
+    def __init__(
+        self,
+        rules: tuple[Rule, ...],
+        failed: frozenset[str],
+        scopes: frozenset[str],
+        caller: Values,
+        owner: str = "",
+    ) -> None:
+        """`failed`: places of rules that nobody can tell whether they are for this caller, whose principal is
+        `owner`."""
+        self._owner = owner
+        self._limits = tuple((rule, item, limit) for rule in rules for item, limit in rule.limits)
+        self.limited = any(item.kind != "endpoint" for _, item, _ in self._limits)
+        self.metered = any(item.kind == "endpoint" for _, item, _ in self._limits)
+        self._due: dict[tuple[str, str, str], tuple[Due, ...]] = {}
         self._rules = rules
         self._failed = failed
         self._scopes = scopes
@@ -207,7 +256,8 @@ class Standing:
         self.conditional = any(rule.when is not None and not rule.when.variables <= OF_CALLER for rule in rules)
         self._known: dict[tuple[Kind, str, str], Decision] = {}
         self._seen: dict[str, bool] = {}
-        said = repr((sorted(failed), sorted(scopes), [rule.place + rule.digest for rule in rules]))
+        shown = [rule.place + rule.digest for rule in rules if rule.rules]
+        said = repr((sorted(failed), sorted(scopes), shown))
         if self.conditional:
             said += repr(sorted((name, repr(value)) for name, value in caller.items()))
         self.key = hashlib.sha256(said.encode(errors="surrogatepass")).hexdigest()[:16]
@@ -241,6 +291,50 @@ class Standing:
     def _some(self, kind: Literal["tool", "prompt", "resource"], backend: str) -> bool:
         anything = glob("*")
         return self._template(kind, backend, anything).outcome != "deny"
+
+    # How often
+
+    def due(self, kind: Kind | Literal["endpoint"], backend: str, name: str, asked: Asked = NOTHING) -> tuple[Due, ...]:
+        """What has to be taken for doing this, which is allowed."""
+        if not self._limits:
+            return ()
+        if self.conditional:
+            return self._dues(kind, backend, name, asked)
+        key = (kind, backend, name)
+        known = self._due.get(key)
+        if known is None:
+            known = self._dues(kind, backend, name, asked)
+            if len(self._due) >= DECISIONS_MAX:
+                self._due.clear()
+            self._due[key] = known
+        return known
+
+    @property
+    def meters(self) -> list[str]:
+        """The limits of endpoints, in words."""
+        return [f"{rule.place}: {one}: {limit}" for rule, one, limit in self._limits if one.kind == "endpoint"]
+
+    def _dues(self, kind: Kind | Literal["endpoint"], backend: str, name: str, asked: Asked) -> tuple[Due, ...]:
+        if kind == "resource":
+            name = normalized(name) or name
+        as_kind = "resource" if kind == "template" else kind
+        found: dict[str, Due] = {}
+        for rule, one, limit in self._limits:
+            if not one.matches(as_kind, backend, name):
+                continue
+            if kind != "endpoint" and self._holds(rule, kind, backend, name, asked) not in _COUNTS:
+                continue
+            of = {"item": "", "server": backend, "tool": f"{as_kind}:{backend}:{name}"}[limit.each]
+            for whose in self._sharing(rule, limit):
+                due = limiting.due(rule.place, str(one), limit, (*rule.whom, whose), of)
+                found[due.bucket.key] = due
+        return tuple(found.values())
+
+    def _sharing(self, rule: Rule, limit: Limit) -> Iterable[str]:
+        """Whose buckets a call of this caller is taken from."""
+        if limit.per == "group":
+            return sorted((rule.who.groups or frozenset()) & {*self._caller["groups"]})
+        return (self._owner if limit.per == "principal" else "",)
 
     # One name
 
@@ -344,15 +438,20 @@ def _constraint(rule: Rule) -> str:
 
 
 class Policy:
-    """All rules of a configuration. `enforced`: otherwise decisions are counted and recorded, and change nothing."""
+    """All rules of a configuration. `enforced`: otherwise decisions are counted and recorded, and change nothing.
+    `shown` is the same for policies that say the same of what may be seen and done, `digest` also of how often.
+    `limited` and `metered`: as of a `Standing`, for anybody."""
 
-    __slots__ = ("_standings", "digest", "enforced", "rules")
+    __slots__ = ("_standings", "digest", "enforced", "limited", "metered", "rules", "shown")
 
     def __init__(self, rules: Iterable[Rule], *, enforced: bool = True) -> None:
         self.rules = tuple(rules)
         self.enforced = enforced
-        said = repr((enforced, [rule.digest for rule in self.rules]))
-        self.digest = hashlib.sha256(said.encode(errors="surrogatepass")).hexdigest()[:16]
+        limits = [[(str(item), limit) for item, limit in rule.limits] for rule in self.rules]
+        kinds = {item.kind for rule in self.rules for item, _ in rule.limits}
+        self.limited, self.metered = bool(kinds - {"endpoint"}), "endpoint" in kinds
+        self.shown = _digest((enforced, [rule.digest for rule in self.rules]))
+        self.digest = _digest((self.shown, limits))
         self._standings: OrderedDict[tuple[str, str], Standing] = OrderedDict()
 
     def __eq__(self, other: object) -> bool:
@@ -377,7 +476,7 @@ class Policy:
         return known
 
     def _stand(self, principal: str, rights: Rights) -> Standing:
-        principal = called(principal, rights)
+        owner, principal = principal, called(principal, rights)
         caller = {
             "principal": principal,
             "groups": sorted(rights.groups),
@@ -394,7 +493,16 @@ class Policy:
             if holds is not False:
                 rules.append(rule)
         mentioned = {scope for rule in rules for _, scopes in rule.scopes for scope in scopes}
-        return Standing(tuple(rules), frozenset(failed), frozenset(mentioned & set(rights.scopes)), caller)
+        return Standing(tuple(rules), frozenset(failed), frozenset(mentioned & set(rights.scopes)), caller, owner)
+
+
+def _digest(said: object) -> str:
+    return hashlib.sha256(repr(said).encode(errors="surrogatepass")).hexdigest()[:16]
+
+
+def shown_otherwise(before: Policy | None, now: Policy | None) -> bool:
+    """Whether somebody may see or do other things than before."""
+    return (before and before.shown) != (now and now.shown)
 
 
 def _of_caller(rule: Rule, caller: Values) -> bool | None:

@@ -107,7 +107,8 @@ EVENTS: Final = {
         ),
         Event(
             "deny",
-            'a rule refused something, or under `"policyMode": "observe"` would have',
+            "a rule refused something, or a limit did (`outcome` is `limited`); or under "
+            '`"policyMode": "observe"` would have',
             ("mode", "item", "outcome", "rule", "server", "args", *WHO, *WHERE),
             refusal=True,
         ),

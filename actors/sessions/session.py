@@ -27,6 +27,7 @@ from actors.elicited import who_asks
 from actors.endpoints.catalogue import CatalogueChanged, Listed
 from actors.endpoints.connecting import AboutAccounts, AccountChanged, Invited, Waited
 from actors.endpoints.host import Tree
+from actors.endpoints.limiting import Weighed
 from actors.endpoints.listing import GatherDue
 from actors.endpoints.merged import ChangeDue
 from actors.endpoints.session_endpoint import SessionEndpoint
@@ -114,6 +115,7 @@ SeldomMessage: TypeAlias = (
     | Listed
     | CatalogueChanged
     | AboutAccounts
+    | Weighed
     | Replaced
     | Renamed
     | Down
@@ -483,7 +485,7 @@ class SessionActor(Actor):
                 self.endpoint.upstreams.down(message)
             case um.UpstreamWrongEra():
                 self.endpoint.upstreams.wrong_era(message)
-            case Listed() | CatalogueChanged() | Invited() | Waited() | AccountChanged():
+            case Listed() | CatalogueChanged() | Invited() | Waited() | AccountChanged() | Weighed():
                 self.endpoint.about_lists(message)
             case Replaced():
                 self._reconfigured(message.before)

@@ -29,28 +29,31 @@ def explain(
     principal: str,
     item: str,
 ) -> None:
-    """Say whether PRINCIPAL may use ITEM, and which rule decides it.
+    """Say whether PRINCIPAL may use ITEM, which rule decides it, and how often.
 
     ITEM is SERVER:TOOL, prompt:SERVER:NAME or resource:SERVER:URI, by the server's own names. PRINCIPAL is the name
     of a configured token, which has the groups and scopes that are configured, or ISSUER#SUBJECT.
     """
-    from gateway.config.policies import caller, explained
+    from gateway.config.policies import caller, explained, limits
 
     settings = load_file(config).settings
     try:
         args = None if arguments is None else from_json(arguments)
         who = caller(principal, groups, scopes, client, settings.callers)
         decision = explained(settings.table.policy, *who, item, args)
+        limited = limits(settings.table.policy, *who, item, args)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
     if as_json:
-        print_json(_told(decision))
+        print_json(_told(decision) | ({"limits": limited} if limited else {}))
         return
     click.echo(printable(f"{decision.outcome}: {decision.rule}"))
     if decision.scopes:
         click.echo(printable(f"needs the scopes: {' '.join(decision.scopes)}"))
     if decision.constraint:
         click.echo(printable(f"the arguments have to meet: {decision.constraint}"))
+    for limit in limited:
+        click.echo(printable(f"limited by {limit}"))
 
 
 def _told(decision: Any) -> dict[str, Any]:

@@ -21,7 +21,7 @@ MIN_TOKEN = 20
 
 def advice(loaded: Loaded) -> list[Problem]:
     """Warnings in the order of the file; nothing here keeps the gateway from serving."""
-    found = [*_clear_credentials(loaded.document.data), *_exposed(loaded), *_servers(loaded)]
+    found = [*_clear_credentials(loaded.document.data), *_exposed(loaded), *_servers(loaded), *_limits(loaded)]
     if loaded.settings.unshared:  # an option may still change it
         found.append(Problem(loaded.settings.unshared, ("gateway", "workers")))
     located = [loaded.document.locate(problem) for problem in found]
@@ -101,6 +101,17 @@ def _servers(loaded: Loaded) -> Iterator[Problem]:
     for endpoint in table.endpoints.values():
         if endpoint.kind == "aggregate" and endpoint.name and not endpoint.backends:
             yield Problem("the group has no server", ("gateway", "groups", endpoint.name))
+
+
+def _limits(loaded: Loaded) -> Iterator[Problem]:
+    policy = loaded.settings.table.policy
+    if policy is None or not loaded.settings.store.startswith("memory:"):
+        return
+    for index, rule in enumerate(policy.rules):
+        if rule.limits:
+            message = "counted in memory: by each process for itself, until it ends. For replicas set `gateway.store`"
+            yield Problem(message, ("gateway", "policy", index, "limits"))
+            return
 
 
 def _child(target: StdioTarget, path: Path) -> Iterator[Problem]:

@@ -177,13 +177,15 @@ class Builder:
             endpoints[group] = Endpoint(group, "aggregate", tuple(name for name in specs if name in names))
         routes = [[endpoint.name, endpoint.kind, endpoint.backends] for endpoint in endpoints.values()]
         policy = self._policy(specs)
-        said = [separator, identities, routes, *([policy.digest] if policy is not None else ())]
+        said = [separator, identities, routes, *([policy.shown] if policy is not None else ())]
         said += [{name: one.digest for name, one in pins.items()}] if pins else []
         return Table(specs, endpoints, separator, digest(json.dumps(said)), policy)
 
     def _policy(self, specs: dict[str, BackendSpec]) -> Policy | None:
         known = {**self.file.mcp_servers, **self.file.servers}
-        return policy_of(self.file.gateway, {name: specs.get(name) for name in known}, self.callers, self.problems)
+        servers, names = {name: specs.get(name) for name in known}, [*known, *self.file.gateway.groups]
+        paths = ("/mcp", *(f"/mcp/{name}" for name in names))
+        return policy_of(self.file.gateway, servers, paths, self.callers, self.problems)
 
     @property
     def callers(self) -> Callers:

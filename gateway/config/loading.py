@@ -183,6 +183,6 @@ def known_keys(path: Path) -> list[str]:
             here = get_args(here)[-1]  # the values of a dict
         else:
             here = next(field.annotation for field in fields.values() if field.alias == step)
-        if type(None) in get_args(here):
+        if type(None) in get_args(here) or hasattr(here, "__metadata__"):
             here = get_args(here)[0]
     return [field.alias or name for name, field in here.model_fields.items()]

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, GetJsonSchemaHandler, SecretStr, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, GetJsonSchemaHandler, SecretStr, model_validator
 from pydantic.alias_generators import to_camel
 from pydantic.config import JsonDict
 from pydantic.json_schema import JsonSchemaValue
@@ -26,6 +26,7 @@ from gateway.config.values import (
     OriginText,
     OtlpUrl,
     Positive,
+    RateText,
     Separator,
     Share,
     StoreUrl,
@@ -426,6 +427,41 @@ class Who(Section):
     """Ids of the OAuth clients to which tokens were issued."""
 
 
+class LimitSection(Section):
+    """How often something may be done."""
+
+    most: RateText
+    """So many per unit, such as `60/min`. Units are `s`, `min` and `h`, of a rate: what was used comes back evenly; and
+    `day` and `week`, of a quota, which begins anew at midnight and on Monday, UTC."""
+    burst: Count | None = None
+    """How many a rate lets through at once; else as many as `most` says."""
+    per: Literal["principal", "group", "all"] = "principal"
+    """Who shares it: each principal has its own, or each of the rule's `who.groups` has one for its members, or all for
+    whom the rule is share one."""
+    each: Literal["item", "server", "tool"] = "item"
+    """What has one of its own: all together that the item names, each server, or each tool (prompt)."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _alone(cls, value: Any) -> Any:
+        return {"most": value} if isinstance(value, str) else value
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        return {"anyOf": [{"type": "string"}, handler(core)]}
+
+
+class _OneOrMore:
+    """A value stands for the list of it."""
+
+    def __get_pydantic_json_schema__(self, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        listed = handler(core)
+        return {"anyOf": [listed["items"], listed]}
+
+
+Limiting = Annotated[list[LimitSection], BeforeValidator(lambda v: v if isinstance(v, list) else [v]), _OneOrMore()]
+
+
 class PolicyRule(Section):
     """One rule. Items are `SERVER:TOOL`, `prompt:SERVER:NAME` and `resource:SERVER:URI`, each part a shell-style
     pattern over the server's own names."""
@@ -437,6 +473,9 @@ class PolicyRule(Section):
     """What they may not, whichever rule allows it."""
     scopes: dict[str, list[str]] = {}
     """Scopes that items need besides: they stay listed, and a call without them is answered with a step-up."""
+    limits: dict[str, Limiting] = {}
+    """How often items may be used, and, by paths such as `/mcp`, how many requests endpoints take: `60/min`, an object
+    as below, or a list of these."""
     when: str | None = None
     """A condition in CEL; the rule counts only for calls of which it is true. Needs `stagedoor[policy]`."""
 

@@ -1,15 +1,29 @@
 """The rules of a configuration: read, and refused where they could never match anything."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 from actors.protocol.globs import covers, glob, meets
-from actors.protocol.policy import Asked, Condition, Decision, Item, Policy, Rule, Standing, Who, item
+from actors.protocol.limiting import BURST_MOST, QUOTAS, Limit, amount
+from actors.protocol.policy import (
+    OF_CALLER,
+    Asked,
+    Condition,
+    Decision,
+    Item,
+    Kind,
+    Policy,
+    Rule,
+    Standing,
+    Who,
+    item,
+    limited,
+)
 from actors.protocol.rights import STATIC, Rights, principal_id
 from actors.protocol.table import BackendSpec
 from actors.protocol.uris import normalized
-from gateway.config.models import Gateway, PolicyRule
+from gateway.config.models import Gateway, LimitSection, PolicyRule
 from gateway.config.problems import Path, Problem, nearest
 from gateway.config.settings import Callers, PolicyTest
 
@@ -19,17 +33,23 @@ _WHO = ("groups", "principals", "scopes", "clients")
 
 
 def policy_of(
-    gateway: Gateway, servers: Mapping[str, BackendSpec | None], callers: Callers, problems: list[Problem]
+    gateway: Gateway,
+    servers: Mapping[str, BackendSpec | None],
+    paths: Collection[str],
+    callers: Callers,
+    problems: list[Problem],
 ) -> Policy | None:
-    """The policy, if there is any rule. `servers`: all by their names; None: what it is, is not known. What is wrong is
-    added to `problems`."""
+    """The policy, if there is any rule. `servers`: all by their names; None: what it is, is not known. `paths`: of all
+    endpoints. What is wrong is added to `problems`."""
     if gateway.policy is None:
         return None
     read = [_rule(rule, (*POLICY, index), problems) for index, rule in enumerate(gateway.policy)]
     rules = [rule for rule, _ in read]
     for index, (rule, placed) in enumerate(read):
         problems += _never(rule, placed, rules, servers)
+        problems += _at_endpoints(rule, index, paths)
         problems += _nobody(gateway.policy[index], (*POLICY, index), callers)
+    problems += _twice(rules)
     return Policy(rules, enforced=gateway.policy_mode == "enforce")
 
 
@@ -42,26 +62,79 @@ def _rule(given: PolicyRule, path: Path, problems: list[Problem]) -> tuple[Rule,
 
     def read(key: str, texts: Iterable[str]) -> Iterator[tuple[Item, str]]:
         for index, text in enumerate(texts):
-            place = (*path, key, text if key == "scopes" else index)
+            place = (*path, key, text if key in ("scopes", "limits") else index)
             try:
-                one = item(text)
+                one = limited(text) if key == "limits" else item(text)
             except ValueError as error:
                 problems.append(Problem(str(error), place))
             else:
                 placed.append((place, one))
                 yield one, text
 
-    if not (given.allow or given.deny or given.scopes):
-        problems.append(Problem("the rule names nothing: it has none of `allow`, `deny` and `scopes`", path))
+    if not (given.allow or given.deny or given.scopes or given.limits):
+        problems.append(Problem("the rule names nothing: it has none of `allow`, `deny`, `scopes` and `limits`", path))
     allow, deny = (tuple(one for one, _ in read(key, getattr(given, key))) for key in ("allow", "deny"))
     scopes = tuple((one, frozenset(given.scopes[text])) for one, text in read("scopes", given.scopes))
+    for text, several in given.limits.items():
+        if not several:
+            problems.append(Problem("says nothing: an empty list limits nothing", (*path, "limits", text)))
     for text, needed in given.scopes.items():
         if not needed or not all(map(_SCOPE.fullmatch, needed)):
             words = "must be a list of scopes: each has no spaces, quotes or backslashes (RFC 6749, section 3.3)"
             problems.append(Problem(words, (*path, "scopes", text)))
     who = {name: frozenset(listed) for name in _WHO if (listed := getattr(given.who, name)) is not None}
     when = _condition(given.when, path, problems)
-    return Rule(f"policy[{path[-1]}]", Who(**who), allow, deny, scopes, when), placed
+    limits: list[tuple[Item, Limit]] = []
+    for one, text in read("limits", given.limits):
+        for index, said in enumerate(given.limits[text]):
+            why = _senseless(said, one, given)
+            if why:
+                problems.append(Problem(why, (*path, "limits", text, index)))
+            else:
+                limits.append((one, Limit(*amount(said.most), said.burst or 0, said.per, said.each)))
+    return Rule(f"policy[{path[-1]}]", Who(**who), allow, deny, scopes, when, tuple(limits)), placed
+
+
+def _senseless(said: LimitSection, one: Item, rule: PolicyRule) -> str:
+    """Why a limit can't be meant so."""
+    _, unit = amount(said.most)
+    if said.burst is not None and unit in QUOTAS:
+        return "a quota has no `burst`: it is all there at the beginning of its day or week"
+    if said.burst is not None and said.burst > BURST_MOST:
+        return f"`burst` is {BURST_MOST:,} at most"
+    if said.per == "group" and not rule.who.groups:
+        return "needs `who.groups`, which say whose members share it"
+    if said.each == "tool" and one.kind in ("resource", "endpoint"):
+        return 'only tools and prompts have `"each": "tool"`'
+    if said.each == "server" and one.kind == "endpoint":
+        return 'an endpoint has no `"each": "server"`'
+    return ""
+
+
+def _twice(rules: list[Rule]) -> Iterator[Problem]:
+    """Limits that stand there already: they would be counted once."""
+    seen: dict[object, str] = {}
+    for index, rule in enumerate(rules):
+        for one, limit in rule.limits:
+            key = (repr(rule.whom), str(one), limit.unit, limit.per, limit.each)
+            if key in seen:
+                words = f"{seen[key]} limits the same for the same already, per {limit.unit}"
+                yield Problem(words, (*POLICY, index, "limits", str(one)))
+            seen[key] = rule.place
+
+
+def _at_endpoints(rule: Rule, index: int, paths: Collection[str]) -> Iterator[Problem]:
+    """What is wrong with limits of endpoints."""
+    of_call = rule.when is not None and not rule.when.variables <= OF_CALLER
+    for one, _ in rule.limits:
+        if one.kind != "endpoint":
+            continue
+        place: Path = (*POLICY, index, "limits", str(one))
+        if not any(map(one.name.matches, paths)):
+            near = nearest(one.name.text, paths) if one.name.literal else None
+            yield Problem("can never match: there is no such endpoint", place, near)
+        elif of_call:
+            yield Problem("requests at an endpoint are not looked into: here `when` is about the caller only", place)
 
 
 def _condition(text: str | None, path: Path, problems: list[Problem]) -> Condition | None:
@@ -85,6 +158,8 @@ def _never(
     beating = [r for r in rules if r is rule or (r.when is None and rule.who.within(r.who))]
     for place, one in placed:
         key = place[3]
+        if one.kind == "endpoint":
+            continue
         server = any(one.backend.matches(name) for name in servers)
         if not server:
             near = nearest(one.backend.text, servers) if one.backend.literal else None
@@ -95,7 +170,7 @@ def _never(
             denied = next((deny for other in beating for deny in other.deny if _inside(one, deny)), None)
             if denied is not None:
                 yield Problem(f"can never match: `{denied}` is denied", place)
-        elif key == "scopes" and not any(_touch(one, allow) for other in rules for allow in other.allow):
+        elif key in ("scopes", "limits") and not any(_touch(one, allow) for other in rules for allow in other.allow):
             yield Problem("can never match: no rule allows any of it", place)
 
 
@@ -207,8 +282,25 @@ def cases(gateway: Gateway, callers: Callers, problems: list[Problem]) -> Iterat
 
 def explained(policy: Policy | None, principal: str, rights: Rights, text: str, args: Any = None) -> Decision:
     """What comes of asking for this item, which names one thing. Raises ValueError."""
-    one = item(text)
+    kind, backend, name = _one(text)
     if policy is None:
         return Decision("allow", "no policy")
     standing: Standing = policy.standing(principal, rights)
-    return standing.decide(one.kind, one.backend.text, one.name.text, Asked(args))
+    return standing.decide(kind, backend, name, Asked(args))
+
+
+def limits(policy: Policy | None, principal: str, rights: Rights, text: str, args: Any = None) -> list[str]:
+    """How often this may be done, if it may be, and how often anything may be asked for at endpoints."""
+    kind, backend, name = _one(text)
+    standing = None if policy is None else policy.standing(principal, rights)
+    if standing is None or not standing.decide(kind, backend, name, Asked(args)).listed:
+        return []
+    due = standing.due(kind, backend, name, Asked(args))
+    own = [f"{one.rule}: {one.item}: {one.limit}" for one in due]
+    return [*dict.fromkeys([*own, *standing.meters])]
+
+
+def _one(text: str) -> tuple[Kind, str, str]:
+    one = item(text)
+    assert one.kind != "endpoint"
+    return one.kind, one.backend.text, one.name.text

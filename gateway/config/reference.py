@@ -23,6 +23,7 @@ from gateway.config.models import (
     Gateway,
     IntrospectionSection,
     IssuerSection,
+    LimitSection,
     Server,
     Token,
     Who,
@@ -73,7 +74,7 @@ def describe() -> None:
     within: list[type[Section]] = [Token, IntrospectionSection, IssuerSection, BrowserSection]
     for field in (*Gateway.model_fields.values(), *Server.model_fields.values()):
         within += filter(None, [_model(field.annotation)])
-    models: list[type[Section]] = [Who, Caller, *within, Server, Gateway, File]
+    models: list[type[Section]] = [Who, LimitSection, Caller, *within, Server, Gateway, File]
     for model in models:
         if model.__module__ == File.__module__:
             for name, sentence in sentences(model).items():
@@ -92,7 +93,7 @@ def tables() -> dict[str, str]:
     of that name), and those of issuers."""
     found = {"server": _table(Server), "gateway": _table(Gateway)}
     found |= {"issuer": _table(IssuerSection), "introspection": _table(IntrospectionSection)}
-    found |= {"who": _table(Who), "as": _table(Caller)}
+    found |= {"who": _table(Who), "limit": _table(LimitSection), "as": _table(Caller)}
     found["browser"] = _table(BrowserSection)
     for field in (*Gateway.model_fields.values(), *Server.model_fields.values()):
         model = _model(field.annotation)

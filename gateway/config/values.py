@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, WithJsonSchema
 
 from actors.protocol.issuers import ALGORITHMS, claim_path
+from actors.protocol.limiting import amount
 from gateway.config.addresses import parse_address, parse_listen
 from gateway.observability.access import check_format
 from gateway.wire.url import SOCKET, socket_path
@@ -28,6 +29,11 @@ def _number(value: Any) -> Any:
 
 def _schema(kind: str, **bounds: Any) -> WithJsonSchema:
     return WithJsonSchema({"anyOf": [{"type": kind, **bounds}, _REFERENCE_SCHEMA]})
+
+
+def _rate(text: str) -> str:
+    amount(text)
+    return text
 
 
 def parse_key(text: str) -> bytes:
@@ -219,6 +225,9 @@ Count = Annotated[int, BeforeValidator(_number), Field(ge=1), _schema("integer",
 
 Bound = Annotated[int, BeforeValidator(_number), Field(ge=0), _schema("integer", minimum=0)]
 """How many at most; 0 is no bound."""
+
+RateText = Annotated[str, AfterValidator(_rate)]
+"""How often: `60/min`."""
 
 Share = Annotated[
     float, BeforeValidator(_number), Field(ge=0, le=1, allow_inf_nan=False), _schema("number", minimum=0, maximum=1)

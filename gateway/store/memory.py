@@ -32,6 +32,7 @@ from actors.ports import (
     StreamHead,
 )
 from actors.protocol.table import Limits
+from gateway.store.buckets import MemoryBuckets
 from gateway.store.memory_cluster import Directory, MemoryReplica
 from gateway.store.rules import (
     FINISH_RESERVE,
@@ -174,6 +175,7 @@ class _Memory:
     """What the stores of several replicas share."""
 
     directory: Directory
+    wall: Callable[[], float]
     sessions: dict[SessionKey, _Session] = field(default_factory=dict)
     tombs: dict[SessionKey, tuple[Grant, float]] = field(default_factory=dict)
     due: list[tuple[float, SessionKey, str]] = field(default_factory=list)
@@ -184,16 +186,19 @@ class _Memory:
     deleted: int = 0
     """The highest epoch of a record that was deleted."""
     shelf: MemoryShelf = field(init=False)
+    buckets: MemoryBuckets = field(init=False)
 
     def __post_init__(self) -> None:
         self.shelf = MemoryShelf(self.directory.now)
+        self.buckets = MemoryBuckets(self.wall)
 
 
 class MemoryStore:
     """`Store` and `Cluster` in this process; every outcome is handed over before the call returns.
 
-    `now` gives seconds of any clock that never goes back. `beside` makes further replicas, which in earnest would be
-    further processes; what can happen to one of these is among the methods of its `replica`.
+    `now` gives seconds of any clock that never goes back, `wall` those since 1970, as far as these matter. `beside`
+    makes further replicas, which in earnest would be further processes; what can happen to one of these is among the
+    methods of its `replica`.
     """
 
     durable = False
@@ -204,13 +209,14 @@ class MemoryStore:
         now: Callable[[], float],
         *,
         info: Mapping[str, Any] | None = None,
+        wall: Callable[[], float] | None = None,
         memory: _Memory | None = None,
     ) -> None:
         self._limits = limits
         self._keep = Retention.of(limits)
         self._most = limits.sessions
         self._now = now
-        self._shared = memory or _Memory(Directory(now))
+        self._shared = memory or _Memory(Directory(now), wall or now)
         self._use(self._shared)
         told = {"schema": READS, **(info or {})}
         self.replica = MemoryReplica(self._memory.directory, self._owners, self._named, told)
@@ -220,6 +226,11 @@ class MemoryStore:
     def shelf(self) -> MemoryShelf:
         """Small values that all replicas share."""
         return self._memory.shelf
+
+    @property
+    def buckets(self) -> MemoryBuckets:
+        """How often things were done, over all replicas."""
+        return self._memory.buckets
 
     def beside(self, info: Mapping[str, Any] | None = None) -> "MemoryStore":
         """The store of another replica: the same sessions."""
@@ -237,7 +248,7 @@ class MemoryStore:
     def kill(self, *, at_once: bool = False) -> None:
         """The process is no more, whatever it still does: it reaches nothing here. See `MemoryReplica.kill`."""
         self.replica.kill(at_once=at_once)
-        self._use(_Memory(Directory(self._now)))
+        self._use(_Memory(Directory(self._now), self._now))
 
     def _use(self, memory: _Memory) -> None:
         self._memory = memory
@@ -434,6 +445,7 @@ class MemoryStore:
     def sweep(self, now: float) -> None:
         """Frees what has expired; costs next to nothing for what has not."""
         self._memory.shelf.sweep(now)
+        self._memory.buckets.sweep()
         while self._due and self._due[0][0] <= now:
             _, key, stream = heappop(self._due)
             session = self._sessions.get(key)

@@ -57,6 +57,7 @@ from actors.services import Services, TableCell
 from actors.tree import GatewayActors
 from gateway.backends.scripted import ScriptedTransport
 from gateway.sealing import AesSealer
+from gateway.store.buckets import MemoryBuckets
 from gateway.store.memory import MemoryStore
 from tests.support.door_client import Client
 from tests.support.mcp_backend import Backend
@@ -299,6 +300,7 @@ async def open_gateway(
     overloaded: bool = False,
     observer: ports.Observer | None = None,
     audit: ports.Audit = ports.NO_AUDIT,
+    buckets: ports.Buckets | None = None,
     **limits: Any,
 ) -> AsyncIterator[Gateway]:
     """A gateway in front of these backends, reached by this connector if one is given; `overloaded`: its loop is late.
@@ -323,6 +325,7 @@ async def open_gateway(
         wall=trio.current_time,
         observer=observer,
         audit=audit,
+        buckets=buckets or getattr(store, "buckets", None) or MemoryBuckets(trio.current_time),
     )
     crashes: list[tuple[str, BaseException]] = []
 

@@ -32,7 +32,7 @@ class State(Struct, frozen=True, array_like=True):
     park: the call waits at its backend, in the affinity pool's life `incarnation`, as `suspend`, and its server
     requests are those of this `round`. wrap: the backend keeps nothing but its own `upstream` state. rerun: nothing
     is kept; the request runs again once the user has been to these `urls`. connect: so does it once he has connected
-    his account there.
+    his account there. `paid` tells what limits wanted of the request: whoever brings it has it free, once.
     """
 
     kind: Literal["park", "wrap", "rerun", "connect"]
@@ -47,6 +47,7 @@ class State(Struct, frozen=True, array_like=True):
     upstream: str | None = None
     urls: tuple[str, ...] = ()
     version: int = VERSION
+    paid: str = ""
 
 
 _encode = msgspec.msgpack.Encoder().encode

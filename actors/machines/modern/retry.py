@@ -10,6 +10,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 from msgspec import Raw, Struct
+from msgspec.structs import replace
 
 from actors.machines.modern import input_required, request_state
 from actors.machines.modern.input_required import InputRequest
@@ -34,7 +35,7 @@ URL_BYTES: Final = 4096
 
 class Request(Struct, frozen=True):
     """Who asks for what, and until when a state made at this moment is good (seconds of the wall clock). `tool`: what
-    the backend calls the tool that is asked for, where that is known."""
+    the backend calls the tool that is asked for, where that is known; `paid`: as of a state."""
 
     principal: str
     method: str
@@ -42,6 +43,7 @@ class Request(Struct, frozen=True):
     now: float
     ttl: float
     tool: str = ""
+    paid: str = ""
 
 
 # The way out -------------------------------------------------------------------------------------------------
@@ -132,6 +134,7 @@ def _state(request: Request, kind: Any, backend: str, **members: Any) -> State:
         request.method,
         request_state.digest(request.method, request.params),
         request.now + request.ttl,
+        paid=request.paid,
         **members,
     )
 
@@ -141,11 +144,12 @@ def _state(request: Request, kind: Any, backend: str, **members: Any) -> State:
 
 class Fresh(Struct, frozen=True):
     """A request like any other. `backend`: the only one that may get it (None: whose it is). `visited`: its user has
-    gone to our page, and may be there still."""
+    gone to our page, and may be there still. `paid`: as of its state."""
 
     params: Raw
     backend: str | None = None
     visited: bool = False
+    paid: str = ""
 
 
 class Waiting(Struct, frozen=True):
@@ -154,6 +158,7 @@ class Waiting(Struct, frozen=True):
     backend: str
     place: tuple[str, str, int]
     answers: dict[str, Raw]
+    paid: str = ""
 
 
 class Settled(Struct, frozen=True):
@@ -194,10 +199,10 @@ def _may_ask(method: str) -> bool:
 
 def _resumed(request: Request, state: State, answers: dict[str, Raw], sealer: Sealer) -> Retry:
     if state.kind == "park":
-        return Waiting(state.backend, (state.incarnation, state.suspend, state.round), answers)
+        return Waiting(state.backend, (state.incarnation, state.suspend, state.round), answers, state.paid)
     if state.kind == "wrap":
         own = json.dumps(state.upstream)
-        return Fresh(json.replace_members(request.params, {"requestState": own}), state.backend)
+        return Fresh(json.replace_members(request.params, {"requestState": own}), state.backend, paid=state.paid)
     return _visited(request, state, answers, sealer)
 
 
@@ -213,10 +218,11 @@ def _visited(request: Request, state: State, answers: dict[str, Raw], sealer: Se
             input_required.check("elicitation/create", answer)
     ours = state.kind == "connect"
     if not all(given):
+        request = replace(request, paid=state.paid)  # paid for once, however often it is asked
         return Settled(True, _visit(request, state.backend, state.urls, sealer, "connect" if ours else "rerun"))
     if all(msgspec.json.decode(answer, type=_Elicited).action == "accept" for answer in given):
         bare: dict[str, Raw | None] = {"requestState": None, "inputResponses": None}
-        return Fresh(json.replace_members(request.params, bare), state.backend, ours)
+        return Fresh(json.replace_members(request.params, bare), state.backend, ours, state.paid)
     words = "The user did not go to the address that the server asked for."
     if request.method == "tools/call":
         return Settled(True, json.dumps({"content": [{"type": "text", "text": words}], "isError": True}))

@@ -91,13 +91,16 @@ class CloseConnection(Struct, frozen=True):
 
 @final
 class Dispatch(Struct, frozen=True):
-    """Find out who serves this request and pass it on; `CallEnded` follows. `rights`: with which it is asked."""
+    """Find out who serves this request and pass it on; `CallEnded` follows. `rights`: with which it is asked. Of
+    limits: whether what they want was `paid`, or what names an earlier payment that is good `once`."""
 
     call: CallId
     method: str
     params: Raw
     progress: bool
     rights: Rights = NO_RIGHTS
+    paid: bool = False
+    once: str = ""
 
 
 class Continue(Struct, frozen=True):

@@ -28,6 +28,7 @@ class Operation:
     `waits`: it is sent again while Redis is away, until its time is up. `optional`: but when Redis is known to be away
     it is refused at once, since there is a way to go on without. `hint`: not so while it may still be back in time; and
     half of the queue is not for it. `when_full`: it works when Redis is full, and does not wait behind what doesn't.
+    `once`: it is not sent again if Redis may have executed it.
     `deadline` is set when it is queued, `tried` when Redis may have executed it.
     """
 
@@ -40,6 +41,7 @@ class Operation:
     optional: bool = False
     when_full: bool = False
     hint: bool = False
+    once: bool = False
     deadline: float = 0.0
     tried: bool = False
 

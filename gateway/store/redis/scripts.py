@@ -7,10 +7,10 @@ from importlib.resources import files
 
 NAMES = (
     "append", "beat", "claim", "create", "delete", "drop", "due", "end", "mend", "open", "post", "probe", "read",
-    "register", "release", "restore", "resume", "save", "shelf", "touch", "trim", "withdraw", "written",
+    "register", "release", "restore", "resume", "save", "shelf", "take", "touch", "trim", "withdraw", "written",
 )  # fmt: skip
 
-SHARED = {"post": "inbox", "resume": "inbox", "withdraw": "inbox", "shelf": ""}
+SHARED = {"post": "inbox", "resume": "inbox", "withdraw": "inbox", "shelf": "", "take": ""}
 """What stands before a function, if it is not the prelude of the session functions; "" for nothing."""
 
 

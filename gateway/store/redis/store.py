@@ -31,6 +31,7 @@ from actors.ports import (
 from actors.protocol.table import Limits
 from actors.runtime.boundary import boundary, thread_boundary
 from actors.runtime.exits import Exit
+from gateway.store.redis.buckets import RedisBuckets
 from gateway.store.redis.checks import check, explain
 from gateway.store.redis.clock import boottime
 from gateway.store.redis.directory import Directory, Post
@@ -81,6 +82,7 @@ class RedisStore:
     ) -> None:
         self.lists = lists
         self.shelf = RedisShelf(writer)
+        self.buckets = RedisBuckets(writer)
         self.owner = self.incarnation = directory.lease.incarnation
         self._writer = writer
         self._readers = readers

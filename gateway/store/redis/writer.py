@@ -1,8 +1,8 @@
 """The writer: group commit.
 
 Operations queue while a batch is under way and go out together as the next one. A batch whose connection broke is sent
-again whole, in order (every function is idempotent), until the time of an operation is up: then it is AWAY, and may
-have been executed.
+again whole, in order (every function is idempotent, or not sent twice: `once`), until the time of an operation is up:
+then it is AWAY, and may have been executed.
 
 An operation that Redis did not execute (function not loaded, full, read-only, a missing right) holds back what follows
 it for the same session, so that a session's operations are never reordered.
@@ -249,13 +249,13 @@ class Writer:
             self._troubled_since = time.monotonic()
 
     def _expire(self, pending: list[Operation]) -> None:
-        """Fails what has waited long enough."""
+        """Fails what has waited long enough, or was tried and may be tried only once."""
         now = time.monotonic()
         if self._closing is not None and now >= self._closing:
             now = float("inf")
-        late = [operation for operation in pending if operation.deadline <= now]
+        late = [op for op in pending if op.deadline <= now or (op.once and op.tried)]
         if late:
-            pending[:] = [operation for operation in pending if operation.deadline > now]
+            pending[:] = [op for op in pending if op.deadline > now and not (op.once and op.tried)]
             self._finish([(operation, self._unavailable()) for operation in late])
 
     def _tell_error(self, text: str) -> None:

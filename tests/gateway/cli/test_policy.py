@@ -44,6 +44,20 @@ def test_explain_says_what_comes_of_it_and_which_rule_decides(
     assert (result.exit_code, result.stdout) == (0, answer)
 
 
+def test_explain_says_how_often(stagedoor: Callable[..., Result], file: Callable[[str], str]) -> None:
+    limits = {"limits": {"github:*": ["9/min", "5/day"], "/mcp*": "60/min"}}
+    name = file(config(policy=[*RULES, limits]))
+    assert stagedoor("explain", "--config", name, "ann", "github:read").stdout == (
+        "allow: policy[0]: allow github:*\n"
+        "limited by policy[4]: github:*: 9/min for each principal\n"
+        "limited by policy[4]: github:*: 5/day for each principal\n"
+        "limited by policy[4]: /mcp*: 60/min for each principal\n"
+    )
+    assert stagedoor("explain", "--config", name, "bot", "github:read").stdout == "deny: no rule allows it\n"
+    told = json.loads(stagedoor("explain", "--config", name, "--json", "ann", "resource:github:file:///pub/x").stdout)
+    assert told["limits"] == ["policy[4]: /mcp*: 60/min for each principal"]
+
+
 def test_explain_answers_programs_in_json(stagedoor: Callable[..., Result], file: Callable[[str], str]) -> None:
     result = stagedoor("explain", "--config", file(config()), "--json", "ann", "github:create_x")
     assert json.loads(result.stdout) == {"decision": "step-up", "rule": "policy[2]: scopes", "scopes": ["repo:write"]}

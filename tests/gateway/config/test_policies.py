@@ -8,7 +8,7 @@ import pytest
 
 from actors.protocol.policy import Asked, ConditionError, decide
 from actors.protocol.rights import Rights, principal_id
-from gateway.config import Problem, Settings
+from gateway.config import Problem, Settings, advice, load
 from gateway.config.conditions import CelCondition
 from gateway.config.policies import caller, explained
 
@@ -80,6 +80,24 @@ def test_observing_is_said_in_the_policy(settings: Callable[..., Settings]) -> N
         ({"allow": ["github:*"], "when": "args.x <"}, "when", "parse"),
         ({"allow": ["github:*"], "when": "nonsense(args)"}, "when", "Undefined"),
         ({"alow": ["github:*"]}, "alow", 'did you mean "allow"'),
+        ({"limits": {"gitub:*": "1/s"}}, "limits.gitub:*", 'no such server; did you mean "github"'),
+        ({"limits": {"github": "1/s"}}, "limits.github", "must be SERVER:NAME"),
+        ({"limits": {"files:x": "1/s"}}, "limits.files:x", "no rule allows any of it"),
+        ({"limits": {"/mcp/gitub": "1/s"}}, "limits./mcp/gitub", 'no such endpoint; did you mean "/mcp/github"'),
+        ({"limits": {"/mcp": []}}, "limits./mcp", "says nothing"),
+        ({"limits": {"/mcp": "60 a minute"}}, "limits./mcp[0].most", "must be a number per unit, as 60/min"),
+        ({"limits": {"/mcp": "60/month"}}, "limits./mcp[0].most", "units are s, min, h, day, week"),
+        ({"limits": {"/mcp": ["5/day", "0/min"]}}, "limits./mcp[1].most", "to forbid something use `deny`"),
+        ({"limits": {"/mcp": "10001/s"}}, "limits./mcp[0].most", "10,000 in a second at most"),
+        ({"limits": {"/mcp": {"most": "1/s", "brst": 1}}}, "limits./mcp[0].brst", 'did you mean "burst"'),
+        ({"limits": {"/mcp": {"most": "1/s", "burst": 0}}}, "limits./mcp[0].burst", "greater than or equal to 1"),
+        ({"limits": {"/mcp": {"most": "1/s", "burst": 1000000}}}, "limits./mcp[0]", "`burst` is 100,000 at most"),
+        ({"limits": {"/mcp": {"most": "9/day", "burst": 1}}}, "limits./mcp[0]", "a quota has no `burst`"),
+        ({"limits": {"/mcp": {"most": "9/s", "per": "group"}}}, "limits./mcp[0]", "needs `who.groups`"),
+        ({"limits": {"/mcp": {"most": "9/s", "each": "tool"}}}, "limits./mcp[0]", "only tools and prompts"),
+        ({"limits": {"/mcp": {"most": "9/s", "each": "server"}}}, "limits./mcp[0]", "an endpoint has no"),
+        ({"limits": {"/mcp": ["9/s", {"most": "3/s", "burst": 1}]}}, "limits./mcp", "for the same already, per s"),
+        ({"limits": {"/mcp": "9/s"}, "when": "args.n < 3"}, "limits./mcp", "about the caller only"),
     ],
 )
 def test_a_rule_that_can_never_match_is_refused(
@@ -129,6 +147,68 @@ def test_users_of_an_issuer_are_named_by_issuer_and_subject(settings: Callable[.
     assert rights == Rights("https://idp.example", "u1", "app", frozenset({"dev"}))
     with pytest.raises(ValueError, match="nobody has this name"):
         caller("https://other.example#u1", [], [], "", callers)
+
+
+# Limits ----------------------------------------------------------------------------------------------------------
+
+
+def test_limits_are_read_as_they_are_written(settings: Callable[..., Settings]) -> None:
+    rule = {
+        "who": {"groups": ["dev"]},
+        "limits": {
+            "github:*": ["60/min", {"most": "1000/day", "per": "all"}],
+            "github:create_*": {"most": "10/h", "burst": 3, "per": "group", "each": "tool"},
+            "/mcp*": "100 / s",
+        },
+    }
+    policy = settings(config({"allow": ["github:*"]}, rule)).table.policy
+    assert policy is not None
+    assert [(str(one), str(limit)) for one, limit in policy.rules[1].limits] == [
+        ("github:*", "60/min for each principal"),
+        ("github:*", "1000/day for all together"),
+        ("github:create_*", "10/h, 3 at once for each group, each tool by itself"),
+        ("/mcp*", "100/s for each principal"),
+    ]
+    dev = Rights(groups=frozenset({"dev"}))
+    assert len(policy.standing("ann", dev).due("tool", "github", "create_x")) == 3
+    assert policy.standing("bot", Rights()).due("tool", "github", "create_x") == ()
+
+
+def test_the_same_limit_for_others_is_another_one_and_for_the_same_is_refused(
+    settings: Callable[..., Settings], problems: Callable[..., list[Problem]]
+) -> None:
+    allow = {"allow": ["github:*"]}
+    limit: dict[str, Any] = {"limits": {"github:*": "1/s"}}
+    assert settings(config(allow, limit, {**limit, "who": {"groups": ["dev"]}})).table.policy is not None
+    (problem,) = problems(config(allow, limit, {"limits": {"github:*": "5/s"}}))
+    assert (problem.field, "policy[1] limits the same" in problem.message) == (
+        "gateway.policy[2].limits.github:*",
+        True,
+    )
+
+
+def test_names_and_cursors_do_not_depend_on_limits(settings: Callable[..., Settings]) -> None:
+    allow = {"allow": ["github:*"]}
+    tables = [settings(config(allow, {"limits": {"github:*": rate}})).table for rate in ("1/s", "2/s")]
+    assert len({table.digest for table in tables}) == 1
+    assert tables[0] != tables[1]  # and yet a reload puts them in force
+
+
+def test_a_condition_says_for_which_calls_a_limit_is(settings: Callable[..., Settings]) -> None:
+    rule = {"limits": {"github:*": "1/s"}, "when": "args.n > 3"}
+    policy = settings(config({"allow": ["github:*"]}, rule)).table.policy
+    assert policy is not None
+    due = policy.standing("ann", Rights()).due
+    assert [len(due("tool", "github", "x", Asked({"n": n}))) for n in (2, 5, "x")] == [0, 1, 1]
+
+
+def test_check_says_that_limits_in_memory_are_each_process_s_own(write: Callable[[str], Any]) -> None:
+    rules: tuple[dict[str, Any], ...] = ({"allow": ["github:*"]}, {"limits": {"github:*": "1/s"}})
+    found = [p for p in advice(load(write(config(*rules)), {})) if "counted in memory" in p.message]
+    assert [p.field for p in found] == ["gateway.policy[1].limits"]
+    assert not [
+        p for p in advice(load(write(config(*rules, store="redis://r")), {})) if "counted in memory" in p.message
+    ]
 
 
 # Conditions ------------------------------------------------------------------------------------------------------

@@ -1,0 +1,129 @@
+"""Calls that wait until the store has said whether their limits let them through.
+
+Who waits is known by the number of the call, so that whoever does not wait any more is not called. What was taken for
+it stays taken: a call counts when it is let through, whatever becomes of it.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from msgspec import Raw, Struct
+from msgspec.structs import replace
+
+from actors.endpoints.guard import Guard, Passed, unmet
+from actors.limiter import Verdict
+from actors.machines.modern.request_state import SKEW
+from actors.machines.session import effects as fx
+from actors.protocol import limiting, subjects
+from actors.protocol.errors import ProtocolError
+from actors.runtime import EMPTY_TABLE, Context, put
+from actors.services import Services
+
+
+class Weighed(Struct, frozen=True):
+    """What limits say of a call."""
+
+    call: int
+    verdict: Verdict
+
+
+@dataclass(slots=True)
+class Waiting:
+    """A call that the rules have let through. `waited` as in `Endpoint.send`."""
+
+    effect: fx.Dispatch
+    backend: str
+    passed: Passed
+    waited: bool
+
+
+class Sender(Protocol):
+    """What the rules of a client are in this."""
+
+    def send(self, effect: fx.Dispatch, backend: str, params: Raw, *, waited: bool = False) -> None:
+        """Passes a request on to its server."""
+
+    def leave(self, call: int, act: Callable[[], None]) -> None:
+        """Acts as soon as no record says of this call that it was not sent."""
+
+    def end(self, call: int, ok: bool, payload: Raw) -> None:
+        """Gives a call its outcome."""
+
+    def refuse(self, call: int, error: ProtocolError) -> None:
+        """Gives a call an error of the gateway's own."""
+
+
+class Limiting:
+    """Of one client."""
+
+    __slots__ = ("_ctx", "_guard", "_sender", "_services", "waiting")
+
+    def __init__(self, sender: Sender, guard: Guard, services: Services, ctx: Callable[[], Context]) -> None:
+        self._sender = sender
+        self._guard = guard
+        self._services = services
+        self._ctx = ctx
+        self.waiting: dict[int, Waiting] = EMPTY_TABLE
+
+    def weigh(self, effect: fx.Dispatch, backend: str, passed: Passed, *, waited: bool) -> None:
+        """Sends a call on its way if its limits let it through, now or later. Where they are only observed, nothing
+        waits for them."""
+        services, ref = self._services, self._ctx().ref
+        policy = services.table.value.policy
+        once = effect.once, services.limits.park_ttl + SKEW
+        if policy is None or not policy.enforced:
+            observed = self._observed(effect, backend, passed)
+            services.limiter.ask(passed.due, observed, of="call", enforced=False, once=once)
+            self._sender.send(replace(effect, paid=True), backend, passed.params, waited=waited)
+            return
+        call = effect.call
+        self.waiting = put(self.waiting, call, Waiting(effect, backend, passed, waited))
+        at_once = True
+
+        def came(verdict: Verdict) -> None:
+            if at_once:
+                self.weighed(Weighed(call, verdict), at_once=True)
+            else:
+                ref.reply(Weighed(call, verdict))
+
+        services.limiter.ask(passed.due, came, of="call", enforced=True, once=once)
+        at_once = False
+
+    def _observed(self, effect: fx.Dispatch, backend: str, passed: Passed) -> Callable[[Verdict], None]:
+        subject, limited = passed.subject, self._guard.limited
+
+        def came(verdict: Verdict) -> None:
+            if subject is not None:
+                limited(effect, backend, subject, verdict, enforced=False)
+
+        return came
+
+    def weighed(self, message: Weighed, *, at_once: bool = False) -> None:
+        """The store has answered."""
+        found = self.waiting.pop(message.call, None)
+        if found is None:
+            return
+        effect, backend, passed, verdict = found.effect, found.backend, found.passed, message.verdict
+        if verdict.refused is not None and passed.subject is not None:
+            self._guard.limited(effect, backend, passed.subject, verdict, enforced=True)
+            self._refuse(effect, passed.subject, verdict)
+            return
+        paid = replace(effect, paid=True)
+        if at_once:
+            self._sender.send(paid, backend, passed.params, waited=found.waited)
+        else:
+            self._sender.leave(effect.call, lambda: self._sender.send(paid, backend, passed.params, waited=True))
+
+    def _refuse(self, effect: fx.Dispatch, subject: subjects.Subject, verdict: Verdict) -> None:
+        due = verdict.refused
+        assert due is not None
+        kind = "resource" if subject.kind == "template" else subject.kind
+        if effect.method == subjects.CALL:
+            self._sender.end(effect.call, True, unmet(limiting.in_words(due, verdict.seconds, kind)))
+        else:
+            self._sender.refuse(effect.call, limiting.refusal(due, verdict.seconds, kind))
+
+    def forget(self, call: int) -> None:
+        """Nobody waits for this call any more."""
+        self.waiting.pop(call, None)
