@@ -1,0 +1,217 @@
+"""Attacks by users of one issuer, and on the rules, against two replicas on either store: with real tokens at the real
+edge. The numbers are those of docs/threat-model.md."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import pytest
+import trio
+
+from actors.protocol.policy import Policy, Rule, Who, item
+from actors.protocol.rights import principal_id
+from actors.protocol.table import Limits
+from gateway.store.redis import open_redis_store
+from tests.support.harness import Gateway, open_gateway, open_replicas
+from tests.support.issuer import FakeIssuer
+from tests.support.mcp_backend import Backend
+from tests.support.modern_backend import ModernBackend, needs
+from tests.support.modern_wire import ModernWire
+from tests.support.patience import PATIENCE
+from tests.support.redis_server import MISSING, RedisServer, installed
+from tests.support.store_calls import Lines
+from tests.support.task_backend import TaskBackend
+from tests.support.verified import ISSUER, Site, verified
+from tests.support.wire_client import WireClient
+
+BOUNDS = Limits(keep_alive=0.5)
+QUESTION = {
+    "method": "elicitation/create",
+    "params": {"mode": "form", "message": "?", "requestedSchema": {"type": "object", "properties": {}}},
+}
+
+Replicas = Callable[..., AbstractAsyncContextManager[list[Site]]]
+
+
+@pytest.fixture(params=["memory", "redis"])
+def replicas(request: pytest.FixtureRequest) -> Replicas:
+    """`async with replicas(*backends) as (one, two)`."""
+    if request.param == "redis" and not installed():
+        pytest.skip(MISSING)
+
+    @asynccontextmanager
+    async def gateways(stack: AsyncExitStack, *backends: Backend) -> AsyncIterator[list[Gateway]]:
+        if request.param == "memory":
+            yield await stack.enter_async_context(open_replicas(2, *backends, keep_alive=BOUNDS.keep_alive))
+            return
+        server = stack.enter_context(RedisServer())
+        opened = []
+        for _ in range(2):
+            store = open_redis_store(server.url, BOUNDS, log=Lines(), on_lost=pytest.fail)
+            kept = await stack.enter_async_context(store)
+            more: Any = {"store": kept, "keep_alive": BOUNDS.keep_alive}
+            opened.append(await stack.enter_async_context(open_gateway(*backends, **more)))
+        yield opened
+
+    @asynccontextmanager
+    async def opened(*backends: Backend) -> AsyncIterator[list[Site]]:
+        idp = FakeIssuer()
+        with trio.fail_after(PATIENCE):
+            async with AsyncExitStack() as stack, gateways(stack, *backends) as both:
+                yield [await stack.enter_async_context(verified(gateway, idp)) for gateway in both]
+
+    return opened
+
+
+def policy(*sites: Site, deny: tuple[str, ...] = (), who: Who = Who()) -> None:  # noqa: B008 - for everybody
+    everything = ("*:*", "prompt:*:*", "resource:*:*")
+    rules = [Rule("policy[0]", allow=tuple(map(item, everything)))]
+    rules += [Rule("policy[1]", who, deny=tuple(map(item, deny)))] if deny else []
+    for site in sites:
+        site.gateway.change(policy=Policy(rules))
+
+
+def at(client: WireClient, site: Site, token: str) -> WireClient:
+    """The same session, with this token, at this replica."""
+    other = WireClient(site.http, client.path, token=token)
+    other.session, other.books, other._next_id = client.session, client.books, 1000 + client._next_id
+    return other
+
+
+async def test_4_a_session_is_nobody_elses_on_any_replica(replicas: Replicas) -> None:
+    alpha = Backend("alpha", kind="http")
+    async with replicas(alpha) as (one, two):
+        ann = WireClient(one.http, "/mcp/alpha", token=one.token("ann"))
+        await ann.connect()
+        stream = await ann.listen()
+        alpha.upstreams[0].notify("notifications/message", {"level": "info", "data": "mine"})
+        await stream.message("notifications/message")
+        for site in (one, two):
+            bob = at(ann, site, site.token("bob"))
+            assert await bob.start("tools/call", {"name": "echo", "arguments": {}}).exchange.head() == 404
+            assert await bob.begin_listening().exchange.head() == 404
+            assert await bob.begin_listening(stream.last_id).exchange.head() == 404
+            assert await bob.end() == 404
+        assert alpha.asked_for("tools/call") == []
+        assert await at(ann, two, two.token("ann")).call("echo", text="x")  # a fresh token, another replica
+
+
+async def test_4_a_task_of_a_session_is_nobody_elses(replicas: Replicas) -> None:
+    alpha = TaskBackend(kind="http")
+    async with replicas(alpha) as (one, two):
+        ann = WireClient(one.http, "/mcp/alpha", token=one.token("ann"))
+        await ann.connect()
+        made = await ann.request("tools/call", {"name": "may", "arguments": {}, "task": {"ttl": 60_000}})
+        id = made["task"]["taskId"]
+        before = len(alpha.requests)
+        for site in (one, two):
+            bob = WireClient(site.http, "/mcp/alpha", token=site.token("bob"))
+            await bob.connect()
+            for method in ("tasks/get", "tasks/result", "tasks/cancel"):
+                error = await bob.refused(method, {"taskId": id})
+                assert (error.code, error.message) == (-32602, "Invalid params: Unknown task")
+        assert [r.method for r in alpha.requests[before:] if r.method.startswith("tasks/")] == []
+        assert (await at(ann, two, two.token("ann")).request("tasks/get", {"taskId": id}))["taskId"] == id
+
+
+async def test_4_a_cursor_and_a_state_are_nobody_elses(replicas: Replicas) -> None:
+    beta = ModernBackend("beta", tools=["ask", *(f"t{n}" for n in range(1100))], held={"ask"}, kind="http")
+    async with replicas(beta) as (one, two):
+        ann = ModernWire(one.http, "/mcp", token=one.token("ann"), capabilities={"elicitation": {}})
+        cursor = (await ann.request("tools/list"))["nextCursor"]
+        call = ann.start_call("beta__ask")
+        needs(await beta.next("tools/call"), "theirs", name=QUESTION)
+        required = await call.required()
+        answers = {"name": {"action": "decline"}}
+        for site in (one, two):
+            bob = ModernWire(site.http, "/mcp", token=site.token("bob"), capabilities={"elicitation": {}})
+            assert (await bob.refused("tools/list", {"cursor": cursor})).code == -32602
+            stolen = ModernWire(site.http, "/mcp", token=site.token("bob"), capabilities={"elicitation": {}})
+            assert (await stolen.retry(call, required, answers).error()).code == -32602
+        assert len(beta.asked_for("tools/call")) == 1
+        mine = ModernWire(two.http, "/mcp", token=two.token("ann"), capabilities={"elicitation": {}})
+        retry = mine.retry(call, required, answers)
+        (await beta.next("tools/call")).text("done")
+        assert await retry.complete()
+
+
+async def test_9_a_change_of_the_rules_counts_for_the_next_message_on_both_replicas(replicas: Replicas) -> None:
+    alpha = Backend("alpha", kind="http", tools=("read", "write"))
+    async with replicas(alpha) as (one, two):
+        policy(one, two)
+        ann = WireClient(one.http, "/mcp/alpha", token=one.token("ann", groups=["dev"]))
+        await ann.connect()
+        elsewhere = at(ann, two, two.token("ann", groups=["dev"]))  # what it says goes to the other one by mail
+        assert await elsewhere.call("write")
+        socket = await two.socket("/ws/alpha", two.token("ann", groups=["dev"]))
+        await socket.initialize()
+        policy(one, two, deny=("alpha:write",), who=Who(groups=frozenset({"dev"})))
+        for client in (ann, elsewhere):
+            assert (await client.refused("tools/call", {"name": "write", "arguments": {}})).code == -32602
+            assert [tool["name"] for tool in (await client.request("tools/list"))["tools"]] == ["read"]
+        answer = await socket.ask(5, "tools/call", {"name": "write", "arguments": {}})
+        assert answer["error"]["code"] == -32602
+        for site in (one, two):
+            modern = ModernWire(site.http, "/mcp/alpha", token=site.token("ann", groups=["dev"]))
+            assert (await modern.refused("tools/call", {"name": "write", "arguments": {}})).code == -32602
+            others = ModernWire(site.http, "/mcp/alpha", token=site.token("bob", groups=["ops"]))
+            assert await others.call("write")
+        assert [r.params["name"] for r in alpha.asked_for("tools/call")] == ["write"] * 3
+        policy(one, two)
+        assert await elsewhere.call("write")
+
+
+async def test_9_a_state_from_before_a_change_is_decided_anew_on_another_replica(replicas: Replicas) -> None:
+    beta = ModernBackend("beta", tools=("ask",), held={"ask"}, kind="http")
+    async with replicas(beta) as (one, two):
+        policy(one, two)
+        ann = ModernWire(one.http, "/mcp/beta", token=one.token("ann"), capabilities={"elicitation": {}})
+        call = ann.start_call("ask")
+        needs(await beta.next("tools/call"), "theirs", name=QUESTION)
+        required = await call.required()
+        policy(one, two, deny=("beta:ask",))
+        mine = ModernWire(two.http, "/mcp/beta", token=two.token("ann"), capabilities={"elicitation": {}})
+        assert (await mine.retry(call, required, {"name": {"action": "decline"}}).error()).code == -32602
+        assert len(beta.asked_for("tools/call")) == 1
+
+
+async def test_16_a_revoked_user_is_cut_and_refused_on_both_replicas(replicas: Replicas) -> None:
+    alpha = Backend("alpha", kind="http")
+    async with replicas(alpha) as (one, two):
+        old = one.token("ann", 10_000)
+        ann, bob = (WireClient(two.http, "/mcp/alpha", token=token) for token in (old, two.token("bob")))
+        await ann.connect(), await bob.connect()
+        stream, others = await ann.listen(), await bob.listen()
+        socket = await two.socket("/ws/alpha", old)
+        await socket.initialize()
+        await one.revoked.revoke(principal_id(ISSUER, "ann"))
+        await stream.exchange.wait_ended(PATIENCE)
+        await socket.over.wait()
+        for site in (one, two):
+            refused = at(ann, site, old)
+            assert await refused.start("tools/call", {"name": "echo", "arguments": {}}).exchange.head() == 401
+            assert await refused.begin_listening().exchange.head() == 401
+            assert (await site.socket("/ws/alpha", old)).status == 401
+        fresh = at(ann, two, two.token("ann"))  # clocks may be a minute apart
+        assert await fresh.begin_listening().exchange.head() == 401
+        assert alpha.asked_for("tools/call") == []
+        assert not others.exchange.ended
+        assert await bob.call("echo", text="x")
+
+
+async def test_16_a_store_that_forgets_gives_nobody_his_access_back(replicas: Replicas) -> None:
+    async with replicas(Backend("alpha", kind="http")) as (one, two):
+        old = one.token("ann", 10_000)
+        await one.revoked.revoke(principal_id(ISSUER, "ann"))
+        while (await two.socket("/ws/alpha", old)).status != 401:
+            await trio.sleep(0.1)
+        shelf = one.gateway.store.shelf  # type: ignore[attr-defined]
+        await shelf.take("revoked")
+        while (found := await shelf.read("revoked")) is None:
+            await trio.sleep(0.1)
+        assert list(json.loads(found.value)) == [principal_id(ISSUER, "ann")]
+        for site in (one, two):
+            assert (await site.socket("/ws/alpha", old)).status == 401
