@@ -129,3 +129,19 @@ def test_the_redis_rights_in_the_operations_guide_are_the_store_s() -> None:
     from gateway.store.redis.checks import RIGHTS
 
     assert f"`{' '.join(RIGHTS)}`" in (ROOT / "docs" / "operations.md").read_text()
+
+
+ATTACKS = range(1, 17)
+"""Those of the threat model, by number."""
+ON_BOTH_STORES = (4, 9, 16)
+
+
+def test_every_attack_of_the_threat_model_has_tests_that_there_are() -> None:
+    page = text(Path("docs/threat-model.md"))
+    rows = dict(re.findall(r"^\| (\d+) \|(.*)$", page, re.MULTILINE))
+    assert [int(number) for number in rows] == list(ATTACKS)
+    named = re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", page)
+    none([f"{path} {name}" for path, name in named if Path(path) not in TESTS or f"def {name}" not in text(Path(path))])
+    assert all("`tests/" in row for row in rows.values())
+    for number in ON_BOTH_STORES:
+        assert f"tests/cluster/test_attacks.py::test_{number}_" in rows[str(number)], number
