@@ -43,7 +43,9 @@ def issuer(shared_programs: Programs, node: Path) -> str:
 @pytest.fixture(scope="module")
 def gateway(shared_programs: Programs, issuer: str) -> Gateway:
     auth = {"issuers": [{"issuer": issuer, "scopes": ["mcp"]}], "tokens": {"ci": "token-of-ci-robots-00"}}
-    return shared_programs.gateway({"mcpServers": {"inquirer": {"native": NATIVE}}, "gateway": {"auth": auth}})
+    policy = [{"allow": ["inquirer:*"], "scopes": {"inquirer:who": ["write"]}}]
+    servers = {"inquirer": {"native": NATIVE}}
+    return shared_programs.gateway({"mcpServers": servers, "gateway": {"auth": auth, "policy": policy}})
 
 
 class Storage:
@@ -117,13 +119,33 @@ async def test_the_python_sdk_logs_in_and_refreshes_in_the_middle_of_its_session
 
 
 @pytest.mark.parametrize("name", ["", "inquirer"], ids=["all servers", "one server"])
-def test_the_typescript_sdk_logs_in(gateway: Gateway, issuer: str, node: Path, name: str) -> None:
+async def test_the_python_sdk_asks_for_the_scope_that_a_tool_needs(gateway: Gateway, issuer: str, name: str) -> None:
+    storage = Storage()
+    prefix = "" if name else "inquirer__"
+    with trio.fail_after(PATIENCE):
+        async with logged_in(gateway.endpoint(name), issuer, "ann", storage) as session:
+            assert storage.tokens is not None
+            assert (storage.tokens.scope or "").split() == ["mcp"]
+            assert "ann" in (await session.call_tool(f"{prefix}who", {})).content[0].text
+            assert set((storage.tokens.scope or "").split()) >= {"mcp", "write"}
+            result = await session.call_tool(f"{prefix}may", {})
+            assert json.loads(result.content[0].text)["result"] == ["dev", "mcp", "write", "ann"]
+
+
+@pytest.mark.parametrize("name", ["", "inquirer"], ids=["all servers", "one server"])
+@pytest.mark.parametrize(("major", "revision"), [("1", "2025-11-25"), ("2", "2025-11-25"), ("2", "2026-07-28")])
+def test_the_typescript_sdks_log_in_refresh_and_step_up(
+    gateway: Gateway, issuer: str, node: Path, name: str, major: str, revision: str
+) -> None:
     urllib.request.urlopen(f"{issuer}/login?user=ann", timeout=PATIENCE).close()
-    script, tool = str(ROOT / "tests/node/login_client.mjs"), "may" if name else "inquirer__may"
-    command = [str(node), script, gateway.endpoint(name), tool]
-    said = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
-    assert said.returncode == 0, said.stderr
-    assert json.loads(said.stdout)["result"][:2] == ["dev", "mcp"]
+    script, prefix = str(ROOT / "tests/node/login_client.mjs"), "" if name else "inquirer__"
+    command = [str(node), script, major, revision, gateway.endpoint(name), f"{prefix}may", f"{prefix}who"]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert run.returncode == 0, run.stderr
+    said = json.loads(run.stdout)
+    assert [json.loads(text)["result"][:2] for text in said["texts"][:2]] == [["dev", "mcp"]] * 2
+    assert "ann" in said["texts"][2]
+    assert (said["asked"], said["refreshed"], said["same"]) == (2, 1, True)
 
 
 async def test_a_token_is_good_at_the_endpoint_that_it_is_for_and_its_session_is_nobody_elses(

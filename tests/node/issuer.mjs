@@ -1,6 +1,7 @@
 // A real authorization server: oidc-provider on a free port of this machine. Whoever comes is logged in as the user that
 // stands in `/login?user=` before, else as ann. It registers clients, wants PKCE, and gives JWTs for the resource that
-// is asked for. `node issuer.mjs PORT SECONDS`: how long an access token is good for.
+// is asked for, or with `opaque` tokens that only introspection can read. `node issuer.mjs PORT SECONDS [opaque]`: how
+// long an access token is good for.
 
 import { createServer } from 'node:http';
 import { generateKeyPairSync } from 'node:crypto';
@@ -8,6 +9,7 @@ import Provider from 'oidc-provider';
 
 const port = Number(process.argv[2]);
 const seconds = Number(process.argv[3] ?? 600);
+const accessTokenFormat = process.argv[4] ?? 'jwt';
 const issuer = `http://127.0.0.1:${port}`;
 const GROUPS = { ann: ['dev'], bob: ['ops'] };
 const { privateKey } = generateKeyPairSync('rsa', { modulusLength: 2048 });
@@ -30,7 +32,7 @@ const provider = new Provider(issuer, {
       enabled: true,
       useGrantedResource: () => true,
       getResourceServerInfo: (_, resource) => ({
-        scope: 'mcp write', audience: resource, accessTokenTTL: seconds, accessTokenFormat: 'jwt',
+        scope: 'mcp write', audience: resource, accessTokenTTL: seconds, accessTokenFormat,
         jwt: { sign: { alg: 'RS256' } },
       }),
     },
@@ -59,6 +61,12 @@ createServer(async (request, response) => {
     response.end(user);
   } else if (url.pathname.startsWith('/interaction/')) {
     await provider.interactionFinished(request, response, { login: { accountId: user }, consent: {} });
+  } else if (request.method === 'POST' && url.pathname === '/reg') {
+    // What a client may ask for is not what it names when it registers (RFC 7591, section 2): else none could step up.
+    const chunks = await Array.fromAsync(request);
+    const { scope, ...client } = JSON.parse(Buffer.concat(chunks));
+    request.body = client;
+    serve(request, response);
   } else {
     serve(request, response);
   }

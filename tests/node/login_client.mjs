@@ -1,13 +1,14 @@
-// The official TypeScript SDK logs in by its own OAuth helper and calls a tool. `node login_client.mjs URL TOOL` prints what
-// the tool answered.
+// An official TypeScript SDK logs in by its own OAuth helper, calls a tool, refreshes its token in the middle of the
+// session, and asks for more scopes when a second tool needs them. `node login_client.mjs MAJOR REVISION URL TOOL GATED` prints
+// what the tools answered, and how often the user was sent to the issuer.
 
-import { Client } from '@modelcontextprotocol/sdk/client/index.js';
-import { UnauthorizedError } from '@modelcontextprotocol/sdk/client/auth.js';
-import { StreamableHTTPClientTransport } from '@modelcontextprotocol/sdk/client/streamableHttp.js';
-
-const [url, tool] = process.argv.slice(2);
+const [major, revision, url, tool, gated] = process.argv.slice(2);
+const sdk = major === '1'
+  ? Object.assign({}, ...await Promise.all(['index', 'auth', 'streamableHttp'].map(
+    (name) => import(`@modelcontextprotocol/sdk/client/${name}.js`))))
+  : await import('@modelcontextprotocol/client');
 const BACK = 'http://127.0.0.1:9/callback';
-const kept = {};
+const kept = { asked: 0, refreshed: 0 };
 
 // A browser: follows redirects, with cookies, until it is sent back to the client.
 async function browse(place) {
@@ -21,7 +22,7 @@ async function browse(place) {
     }
     place = new URL(answer.headers.get('location'), place).href;
   }
-  return new URL(place).searchParams.get('code');
+  return new URL(place).searchParams;
 }
 
 const authProvider = {
@@ -31,26 +32,40 @@ const authProvider = {
   clientInformation: () => kept.client,
   saveClientInformation: (client) => { kept.client = client; },
   tokens: () => kept.tokens,
-  saveTokens: (tokens) => { kept.tokens = tokens; },
+  saveTokens: (tokens) => { kept.refreshed += kept.tokens ? 1 : 0; kept.tokens = tokens; },
   codeVerifier: () => kept.verifier,
   saveCodeVerifier: (verifier) => { kept.verifier = verifier; },
-  async redirectToAuthorization(place) { kept.code = await browse(place.href); },
+  async redirectToAuthorization(place) { kept.asked += 1; kept.back = await browse(place.href); },
 };
+const transport = () => new sdk.StreamableHTTPClientTransport(new URL(url), { authProvider });
 
-async function connect() {
-  const client = new Client({ name: 'test', version: '1' });
-  const transport = new StreamableHTTPClientTransport(new URL(url), { authProvider });
+// Does it, and once more after the user has been at the issuer if that is what it takes.
+async function authorized(last, act) {
   try {
-    await client.connect(transport);
-    return client;
+    return await act();
   } catch (error) {
-    if (!(error instanceof UnauthorizedError) || kept.tokens) throw error;
-    await transport.finishAuth(kept.code);
-    return connect();
+    if (!(error instanceof sdk.UnauthorizedError)) throw error;
+    await (major === '1' ? last().finishAuth(kept.back.get('code')) : last().finishAuth(kept.back));
+    return act();
   }
 }
 
-const client = await connect();
-const result = await client.callTool({ name: tool, arguments: {} });
-console.log(result.content[0].text);
+let used;
+const options = revision === '2026-07-28' ? { versionNegotiation: { mode: { pin: revision } } } : {};
+const client = await authorized(() => used, async () => {
+  const fresh = new sdk.Client({ name: 'test', version: '1' }, { capabilities: {}, ...options });
+  used = transport();
+  await fresh.connect(used);
+  return fresh;
+});
+const call = (name) => authorized(() => used, () => client.callTool({ name, arguments: {} }));
+const session = used.sessionId;
+const first = await call(tool);
+kept.tokens = { ...kept.tokens, access_token: `${kept.tokens.access_token}x` };
+const again = await call(tool);
+const refreshed = kept.refreshed;
+delete kept.tokens.refresh_token; // with it the first SDK refreshes, and never asks for more
+const more = await call(gated);
+const texts = [first, again, more].map((result) => result.content[0].text);
+console.log(JSON.stringify({ texts, asked: kept.asked, refreshed, same: used.sessionId === session }));
 await client.close();
