@@ -27,6 +27,13 @@ from tests.support.processes import ROOT, Gateway, Programs, accepts, node, shar
 
 __all__ = ["node", "shared_programs"]
 
+pytestmark = [
+    pytest.mark.e2e,
+    # The SDK lets go of answers that it has not read to their end.
+    pytest.mark.filterwarnings("ignore:Async generator:ResourceWarning"),
+    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
+]
+
 NATIVE = str(ROOT / "tests" / "gateway" / "native" / "inquirer.py") + ":server"
 BACK = "http://127.0.0.1:9/callback"
 
