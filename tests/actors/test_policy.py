@@ -16,6 +16,7 @@ from trio.testing import MockClock
 from actors.ports import NO_RIGHTS, Principal
 from actors.protocol.policy import Policy, Rule, Who, item
 from actors.protocol.rights import Rights
+from gateway.config.conditions import CelCondition
 from tests.support.door_client import Client, Pending, RpcError
 from tests.support.harness import Gateway, open_gateway
 from tests.support.mcp_backend import Backend
@@ -238,6 +239,28 @@ async def test_a_missing_scope_is_a_403_and_what_needs_it_stays_listed(
         assert backend.asked_for("tools/call") == []
         client.rights = Rights(scopes=frozenset({"x", "w"}))
         assert await client.call("tools/call", {"name": named(endpoint, "write"), "arguments": {}})
+
+
+@BOTH
+@ENDPOINTS
+async def test_a_condition_on_arguments_decides_calls_and_hides_nothing(
+    era: str, endpoint: str, autojump_clock: MockClock
+):
+    backend = alpha()
+    async with open_gateway(backend, groups={"group": ("alpha",)}) as gateway:
+        enforce(gateway, rule(allow=["alpha:read"], when=CelCondition("args.limit <= 10 && 'dev' in groups")))
+        client = await client_of(era, gateway, endpoint, DEV)
+        tool = named(endpoint, "read")
+        assert [t["name"] for t in (await client.call("tools/list"))["tools"]] == [tool]
+        assert await client.call("tools/call", {"name": tool, "arguments": {"limit": 10}})
+        unmet = await client.call("tools/call", {"name": tool, "arguments": {"limit": 11}})
+        assert unmet["isError"] is True
+        assert "args.limit <= 10" in unmet["content"][0]["text"]
+        failed = await refused(client.begin("tools/call", {"name": tool, "arguments": {}}))
+        assert failed.code == -32603
+        client.rights = OPS
+        assert (await client.call("tools/call", {"name": tool, "arguments": {"limit": 1}}))["isError"] is True
+        assert [r.params["arguments"] for r in backend.asked_for("tools/call")] == [{"limit": 10}]
 
 
 async def test_rights_are_those_of_each_request(autojump_clock: MockClock):
