@@ -298,6 +298,22 @@ async def test_a_changed_policy_counts_from_the_next_message_on_and_whom_it_conc
         assert len(await client.names()) == 3
 
 
+async def test_a_listen_ends_in_order_when_the_policy_changes_so_that_its_client_comes_again(
+    autojump_clock: MockClock,
+):
+    async with open_gateway(alpha()) as gateway:
+        enforce(gateway, rule(allow=["alpha:*"]))
+        client = modern(gateway, "", DEV)
+        listening = client.listen(tools=True)
+        assert await listening.head() == 200
+        await trio.sleep(30)
+        assert not listening.done
+        enforce(gateway, rule(allow=["alpha:*"]), rule("policy[1]", who={"groups": ["dev"]}, deny=["alpha:delete_*"]))
+        assert (await listening.result())["resultType"] == "complete"
+        assert await client.listen(tools=True).head() == 200
+        assert len((await client.call("tools/list"))["tools"]) == 2
+
+
 async def test_a_new_session_is_told_of_no_change(autojump_clock: MockClock):
     async with open_gateway(alpha()) as gateway:
         enforce(gateway, *RULES)
