@@ -76,9 +76,7 @@ def policy(*sites: Site, deny: tuple[str, ...] = (), who: Who = Who()) -> None: 
 
 def at(client: WireClient, site: Site, token: str) -> WireClient:
     """The same session, with this token, at this replica."""
-    other = WireClient(site.http, client.path, token=token)
-    other.session, other.books, other._next_id = client.session, client.books, 1000 + client._next_id
-    return other
+    return client.elsewhere(site.http, token)
 
 
 async def test_4_a_session_is_nobody_elses_on_any_replica(replicas: Replicas) -> None:

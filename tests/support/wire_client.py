@@ -205,6 +205,7 @@ class WireClient:
         revision: str = NEWEST,
         capabilities: Mapping[str, Any] | None = None,
         token: str | None = None,
+        first_id: int = 1,
     ) -> None:
         self.http = http
         self.path = path
@@ -219,7 +220,7 @@ class WireClient:
         """Payloads that a backend made wrong on purpose are not held against the gateway."""
         self.extensions: set[str] = set()
         """Methods of a server that no revision has."""
-        self._next_id = 1
+        self._next_id = first_id
 
     # The lifecycle
 
@@ -250,6 +251,12 @@ class WireClient:
         """DELETE; its status."""
         exchange = self.http.begin("DELETE", self.path, self.headers())
         return await exchange.head()
+
+    def elsewhere(self, http: AsgiHttp, token: str | None) -> WireClient:
+        """The same session by way of another edge, with this token, and with ids of its own."""
+        other = WireClient(http, self.path, revision=self.revision, token=token, first_id=1000 + self._next_id)
+        other.session, other.books = self.session, self.books
+        return other
 
     # Messages
 
