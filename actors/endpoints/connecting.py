@@ -119,7 +119,7 @@ class Connecting:
     @property
     def pending(self) -> int:
         """Calls of which something is remembered."""
-        return len(self.noted) + len(self.held)
+        return len(self.noted.keys() | self.held.keys() | self._holds.keys())
 
     @property
     def _accounts(self) -> Accounts | None:
@@ -145,12 +145,12 @@ class Connecting:
     def takes(self, message: UpstreamOutcome) -> bool:
         """Whether a call is not over with this outcome: it is held from here on."""
         effect, backend = self.noted.pop(message.call)
-        if message.ok or self._accounts is None:
-            return False
-        error = _read(message.payload)
-        if error is None or error.data.reason != "not_connected" or error.data.executed != "no":
-            return False
-        return self.hold(effect, backend, error.message.removeprefix(OURS))
+        error = _read(message.payload) if not message.ok and self._accounts is not None else None
+        lacks = error is not None and error.data.reason == "not_connected" and error.data.executed == "no"
+        if error is not None and lacks and self.hold(effect, backend, error.message.removeprefix(OURS)):
+            return True
+        self._holds.pop(message.call, None)
+        return False
 
     def hold(self, effect: fx.Dispatch, backend: str, message: str = "") -> bool:
         """Has the client send its user to the page, and the call wait; False if it has waited often enough."""

@@ -133,6 +133,7 @@ async def test_a_call_is_held_until_its_user_has_connected_and_runs_once(tmp_pat
         assert "is connected" in last
         assert user_of(await call.result()) == "ann"
         assert len(world.calls()) == 1
+        assert gateway.held() == 0, "nothing is remembered of a call that is over"
         listed = await client.request("tools/list")
         assert {tool["name"] for tool in listed["tools"]} == {"a__whoami", "a__of_ann"}
         assert told(gateway) == [("token.fetch", ""), ("connect", "connected")]

@@ -12,6 +12,7 @@ import trio
 
 from actors.ports import Asker, Principal, Rights, Sealer
 from actors.runtime import open_system
+from actors.sessions.session import SessionActor
 from actors.tree import GatewayActors
 from gateway import lifecycle
 from gateway.authorizing import authorization
@@ -58,6 +59,11 @@ class Running:
     def pass_time(self, seconds: float) -> None:
         """By the wall clock."""
         self.clock.later += seconds
+
+    def held(self) -> int:
+        """Of how many calls of sessions something is remembered because they had to wait."""
+        actors = [alive.ref.cell.actor for alive in self.actors.sessions.table.values()]
+        return sum(actor.endpoint.statistics()["held"] for actor in actors if isinstance(actor, SessionActor))
 
     async def accounts(self, what: str, **options: str) -> tuple[int, dict[str, Any]]:
         """What an operator asks of accounts."""
