@@ -97,6 +97,8 @@ class Authorization:
         if scheme.lower() != "bearer":
             return _Refused(self._unauthorized(path), "no_token")
         token = token.strip()
+        if not token:
+            return _Refused(self._unauthorized(path), "no_token")  # a scheme alone is no credentials
         if _BEARER.fullmatch(token) is None:
             return self._malformed("malformed", "the Authorization header is malformed")
         found = self._gate.asker(token)

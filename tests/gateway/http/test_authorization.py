@@ -60,6 +60,7 @@ PLACE = f'resource_metadata="{META}/mcp/files"'
 CASES: list[tuple[str | None, int, str]] = [
     (None, 401, f"Bearer {SCOPE}, {PLACE}"),
     ("Basic x", 401, f"Bearer {SCOPE}, {PLACE}"),
+    ("Bearer ", 401, f"Bearer {SCOPE}, {PLACE}"),
     ("Bearer bad", 401, f'Bearer error="invalid_token", error_description="not valid here", {SCOPE}, {PLACE}'),
     ("Bearer bob-token", 401, f'Bearer error="invalid_token", error_description="not valid here", {SCOPE}, {PLACE}'),
     ("Bearer old", 401, f'Bearer error="invalid_token", error_description="expired", {SCOPE}, {PLACE}'),

@@ -63,8 +63,11 @@ def test_each_refusal_has_its_code_and_status(error, code, status):
 
 
 def test_what_may_pass_says_when_to_come_again():
+    by_itself = {"limited", "quota_unknown"}  # each error of these says its own
     for kind, rule in KINDS.items():
-        assert (rule.status in (429, 503)) == ("retry-after" in dict(refusal(kind).headers))
+        error = errors.waits(kind, "", 7, reason="test") if kind in by_itself else refusal(kind)
+        assert (rule.status in (429, 503)) == ("retry-after" in dict(error.headers))
+    assert errors.waits("limited", "", None, reason="test").headers == ()
     assert errors.draining().headers == (("retry-after", "1"),)
 
 
