@@ -194,7 +194,7 @@ TOKENS = Security("127.0.0.1", tokens={"alice": "a-token", "bob": "b-token"})
         ("Bearer a-tokeN", 'realm="stagedoor"'),
         ("Basic a-token", 'realm="stagedoor"'),
         ("a-token", 'realm="stagedoor"'),
-        ("Bearer ", 'error="invalid_request"'),
+        ("Bearer ", 'realm="stagedoor"'),
         ("Bearer é", 'error="invalid_request"'),
         ("Bearer a-token, Bearer b-token", 'error="invalid_request"'),
         (None, 'realm="stagedoor"'),
