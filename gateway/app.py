@@ -22,7 +22,7 @@ from actors.tree import GatewayActors
 from actors.watched import ROOM_WITHIN
 from gateway import descriptors, lifecycle
 from gateway.admin.app import FROM, Readiness
-from gateway.authorizing import authorization
+from gateway.authorizing import Admission
 from gateway.cli.client import ServeFailedError
 from gateway.config import Settings
 from gateway.http.access import App, Recorded
@@ -337,8 +337,8 @@ class Gateway:
         self.duplex = Duplex(actors.door, settings.limits, self.stopping)
         async with trio.open_nursery() as nursery:
             listen = bound(settings.listen, listeners)
-            self.authorize = lambda settings: authorization(
-                settings, listen, nursery, self.log, self.metrics, self.revoked, actors.services.audit, self.note
+            self.authorize = Admission(
+                listen, nursery, self.log, self.metrics, self.revoked, actors.services.audit, self.note
             )
             app = self.app = McpApp(
                 actors.door,

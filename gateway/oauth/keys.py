@@ -49,6 +49,10 @@ class Keys:
         """Whether the last attempt failed."""
         self._under_way: trio.Event | None = None
 
+    def of(self, issuer: Issuer) -> bool:
+        """Whether these are the keys of an issuer of which this is said."""
+        return (issuer.issuer, issuer.jwks_uri) == (self._issuer.issuer, self._issuer.jwks_uri)
+
     async def choose(self, named: Named) -> Sequence[Key]:
         """The keys that may have signed this token. Raises AwayError where nobody can tell."""
         now = trio.current_time()

@@ -47,7 +47,8 @@ class _Known:
 
 
 class TokenVerifier:
-    """Of all issuers. `wall` is the wall clock; `bind_client`: a principal is a user of one client."""
+    """Of all issuers. `wall` is the wall clock; `bind_client`: a principal is a user of one client. `before` did this
+    for the last configuration: an issuer that is away when another one comes into force goes on by what is known."""
 
     def __init__(
         self,
@@ -59,6 +60,7 @@ class TokenVerifier:
         wall: Callable[[], float],
         *,
         bind_client: bool = False,
+        before: "TokenVerifier | None" = None,
     ) -> None:
         self._issuers = {issuer.issuer: issuer for issuer in found}
         self._keys = {issuer.issuer: Keys(issuer, http, nursery, log) for issuer in found}
@@ -75,6 +77,21 @@ class TokenVerifier:
         self._good: OrderedDict[bytes, str] = OrderedDict()
         """Tokens that an issuer has once called good, and which one."""
         self._logged: dict[str, float] = {}
+        if before is not None:
+            self._learn(before)
+
+    def _learn(self, before: "TokenVerifier") -> None:
+        """Takes over what is as good as it was: keys that are found as before, and what the tokens of issuers are worth
+        of which nothing else is said."""
+        for name, keys in before._keys.items():
+            if name in self._issuers and keys.of(self._issuers[name]):
+                self._keys[name] = keys
+        same = {name for name, issuer in self._issuers.items() if before._issuers.get(name) == issuer}
+        self._introspectors |= {name: asks for name, asks in before._introspectors.items() if name in same}
+        self._good.update((digest, name) for digest, name in before._good.items() if name in same)
+        if self._bind_client == before._bind_client:
+            known = before._known.items()
+            self._known.update((d, one) for d, one in known if one.asker and one.asker.rights.issuer in same)
 
     async def verify(self, token: str, resources: Sequence[str]) -> Asker | Unproven:
         """As in `Verifier`."""

@@ -15,7 +15,7 @@ from actors.runtime import open_system
 from actors.sessions.session import SessionActor
 from actors.tree import GatewayActors
 from gateway import lifecycle
-from gateway.authorizing import authorization
+from gateway.authorizing import Admission
 from gateway.config import load
 from gateway.config.settings import Address, Settings
 from gateway.http.app import McpApp
@@ -116,7 +116,7 @@ async def open_authorized(
             pages = authorizing.pages(settings, ADDRESS, table, who)
             security = Security("127.0.0.1", tokens=dict(settings.auth.tokens) or None)
             note = authorizing.noting(table)
-            authorize = authorization(settings, ADDRESS, nursery, log, metrics, note=note)
+            authorize = Admission(ADDRESS, nursery, log, metrics, note=note)(settings)
             app = McpApp(
                 actors.door,
                 security,

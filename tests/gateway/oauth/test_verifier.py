@@ -262,6 +262,52 @@ async def test_an_issuer_that_was_away_at_first_is_found_again(autojump_clock: A
         assert isinstance(await verifier.verify(idp.token(), [RESOURCE]), Asker)
 
 
+async def test_keys_of_an_issuer_outlive_a_configuration_that_says_the_same_of_it(autojump_clock: Any) -> None:
+    idp, log = FakeIssuer(), RecordingLog()
+    async with trio.open_nursery() as nursery:
+
+        def configured(before: TokenVerifier | None, *issuers: Issuer) -> TokenVerifier:
+            more: Any = {"before": before}
+            return TokenVerifier(issuers, idp, nursery, log, RecordingTelemetry(), lambda: NOW, **more)
+
+        one = configured(None, ISSUER)
+        old, new = idp.token(scope="a"), idp.token(scope="b")
+        assert isinstance(await one.verify(old, [RESOURCE]), Asker)
+        idp.away = True
+        another = replace(ISSUER, audiences=("api://x",), groups=(("teams",),))
+        moved = replace(ISSUER, jwks_uri="https://idp.test/other/jwks")
+        two = configured(one, another, Issuer("https://second.test"))
+        for token in (old, new):
+            assert isinstance(await two.verify(token, [RESOURCE]), Asker)
+        assert idp.fetched == 1
+        granted = await two.verify(idp.token(teams=["ops"]), ["api://x"])
+        assert isinstance(granted, Unproven)  # what it is meant for is looked at by the configuration in force
+        again = await two.verify(idp.token(aud="api://x", teams=["ops"]), ["https://elsewhere.test"])
+        assert isinstance(again, Asker)
+        assert again.rights.groups == {"ops"}
+        for later in (configured(two, moved), configured(configured(two), ISSUER)):
+            assert await later.verify(old, [RESOURCE]) == Unproven(away=True, reason="away")
+        nursery.cancel_scope.cancel()
+
+
+async def test_what_introspection_said_outlives_a_configuration_that_says_the_same(autojump_clock: Any) -> None:
+    idp = FakeIssuer()
+    idp.opaque["secret-token"] = {"active": True, "sub": "ann", "aud": RESOURCE, "exp": NOW + 600}
+    issuer = replace(ISSUER, introspection=INTROSPECTION)
+    async with trio.open_nursery() as nursery:
+        more: Any = (nursery, RecordingLog(), RecordingTelemetry(), lambda: NOW)
+        one = TokenVerifier([issuer], idp, *more)
+        assert isinstance(await one.verify("secret-token", [RESOURCE]), Asker)
+        assert isinstance(await one.verify("made-up", [RESOURCE]), Unproven)
+        idp.away = True
+        two = TokenVerifier([issuer, Issuer("https://second.test")], idp, *more, before=one)
+        assert isinstance(await two.verify("secret-token", [RESOURCE]), Asker)
+        assert await two.verify("made-up", [RESOURCE]) == Unproven(away=True, reason="away")
+        three = TokenVerifier([replace(issuer, scopes=("x",))], idp, *more, before=two)
+        assert await three.verify("secret-token", [RESOURCE]) == Unproven(away=True, reason="away")
+        nursery.cancel_scope.cancel()
+
+
 async def test_who_hangs_up_takes_the_keys_from_nobody(autojump_clock: Any) -> None:
     idp = FakeIssuer(slow=2.0)
     async with verifying(idp) as verifier, trio.open_nursery() as nursery:
