@@ -1,8 +1,10 @@
 """Whom an operator has taken the access from: one small value in the store, which every replica goes by.
 
-It says for each principal since when: a token that was issued before is not good any more, whoever verifies it. Each
-replica reads it every few seconds, ends the sessions of whom it concerns, and writes it again should the store have
-lost it: a store that begins anew must not give anybody his access back.
+It says for each principal since when: a token that was issued before is not good any more, whoever verifies it. Who got
+his access back stands there too, with the time below zero, so that of two states of one principal it can be told which
+is the later one. Each replica reads it every few seconds, ends the sessions of whom it concerns, and writes again what
+the store has lost of it: neither a store that begins anew nor one that goes on from an older state (a failover, a
+backup) must give anybody his access back.
 """
 
 import json
@@ -24,6 +26,8 @@ EVERY: Final = 2.0
 """Seconds between two looks."""
 MOST: Final = 100_000
 """Principals; of more the oldest are forgotten."""
+LATER: Final = 0.001
+"""Seconds by which a change is later than what it changes, whatever the clocks of two replicas say."""
 ATTEMPTS: Final = 5
 ENDS_WITHIN: Final = 2.0
 WITHIN: Final = 10.0
@@ -64,14 +68,16 @@ class Revoked:
         found = await self._shelf.read(KEY)
         if isinstance(found, Failed):
             return  # what is known goes on
-        if found is not None:
-            await self._know(_decoded(found.value))
-        elif self._since:
-            self._log.warning("revocations_lost", principals=len(self._since), hint="the store had lost them")
-            await self._shelf.put(KEY, _encoded(self._since), KEPT, instead="")
+        there = _decoded(found.value) if found is not None else {}
+        since = _merged(self._since, there)
+        if since != there:
+            lost = len(since.items() - there.items())
+            self._log.warning("revocations_lost", principals=lost, hint="they are told again")
+            await self._shelf.put(KEY, _encoded(since), KEPT, instead=found.tag if found is not None else "")
+        await self._know(since)
 
     async def _know(self, since: dict[str, float]) -> None:
-        new = {name for name, when in since.items() if when > self._since.get(name, 0.0)}
+        new = {name for name, when in since.items() if when > max(self._since.get(name, 0.0), 0.0)}
         self._since = since
         if new:
             await self._end_sessions(new)
@@ -93,20 +99,21 @@ class Revoked:
 
     async def revoke(self, principal: str) -> None:
         """From now on no token of this principal is good that was issued before. Raises NotRevokedError."""
-        await self._change(lambda since: {**since, principal: self._wall()})
+        await self._change(principal, lambda now: now)
 
     async def restore(self, principal: str) -> None:
         """It is as if nothing had been revoked. Raises NotRevokedError."""
-        await self._change(lambda since: {name: when for name, when in since.items() if name != principal})
+        await self._change(principal, lambda now: -now)
 
-    async def _change(self, change: Callable[[dict[str, float]], dict[str, float]]) -> None:
+    async def _change(self, principal: str, state: Callable[[float], float]) -> None:
         for _ in range(ATTEMPTS):
             found = await self._shelf.read(KEY)
             if isinstance(found, Failed):
                 break
-            # A store that has just lost it is told of all that is known here.
-            before = _decoded(found.value) if found is not None else dict(self._since)
-            since = dict(sorted(change(before).items(), key=lambda one: one[1])[-MOST:])
+            # A store that has just lost some of it is told of all that is known here.
+            before = _merged(self._since, _decoded(found.value) if found is not None else {})
+            now = max(self._wall(), abs(before.get(principal, 0.0)) + LATER)
+            since = _merged(before, {principal: state(now)})
             put = await self._shelf.put(KEY, _encoded(since), KEPT, instead=found.tag if found is not None else "")
             if not isinstance(put, Failed):
                 await self._know(since)
@@ -124,6 +131,12 @@ async def operate_principal(revoked: Revoked, what: str, principal: str) -> tupl
     except (NotRevokedError, trio.TooSlowError):
         return 503, {"error": "the store did not take it; try again"}
     return 200, {"principal": principal, "revoked": what == "revoke"}
+
+
+def _merged(one: Mapping[str, float], other: Mapping[str, float]) -> dict[str, float]:
+    """The later state of each principal, whichever knows it."""
+    both = ((name, max(one.get(name, 0.0), other.get(name, 0.0), key=abs)) for name in {**one, **other})
+    return dict(sorted(both, key=lambda state: abs(state[1]))[-MOST:])
 
 
 def _encoded(since: Mapping[str, float]) -> bytes:

@@ -19,7 +19,7 @@ from tests.support.harness import Gateway, open_gateway, open_replicas
 from tests.support.issuer import FakeIssuer
 from tests.support.mcp_backend import Backend
 from tests.support.modern_backend import ModernBackend, needs
-from tests.support.modern_wire import ModernWire
+from tests.support.modern_wire import Listening, ModernWire
 from tests.support.patience import PATIENCE
 from tests.support.redis_server import MISSING, RedisServer, installed
 from tests.support.store_calls import Lines
@@ -27,6 +27,8 @@ from tests.support.task_backend import TaskBackend
 from tests.support.verified import ISSUER, Site, verified
 from tests.support.wire_client import WireClient
 
+AT = "2026-01-01T00:00:00Z"
+TASKS: dict[str, Any] = {"io.modelcontextprotocol/tasks": {}}
 BOUNDS = Limits(keep_alive=0.5)
 QUESTION = {
     "method": "elicitation/create",
@@ -42,12 +44,16 @@ def replicas(request: pytest.FixtureRequest) -> Replicas:
     if request.param == "redis" and not installed():
         pytest.skip(MISSING)
 
+    flushes: list[Callable[[], object]] = []
+
     @asynccontextmanager
     async def gateways(stack: AsyncExitStack, *backends: Backend) -> AsyncIterator[list[Gateway]]:
         if request.param == "memory":
             yield await stack.enter_async_context(open_replicas(2, *backends, keep_alive=BOUNDS.keep_alive))
             return
         server = stack.enter_context(RedisServer())
+        client = stack.enter_context(server.client())
+        flushes.append(client.flushall)
         opened = []
         for _ in range(2):
             store = open_redis_store(server.url, BOUNDS, log=Lines(), on_lost=pytest.fail)
@@ -61,7 +67,10 @@ def replicas(request: pytest.FixtureRequest) -> Replicas:
         idp = FakeIssuer()
         with trio.fail_after(PATIENCE):
             async with AsyncExitStack() as stack, gateways(stack, *backends) as both:
-                yield [await stack.enter_async_context(verified(gateway, idp)) for gateway in both]
+                sites = [await stack.enter_async_context(verified(gateway, idp)) for gateway in both]
+                for site in sites:
+                    site.flush = flushes[0] if flushes else None
+                yield sites
 
     return opened
 
@@ -113,6 +122,33 @@ async def test_4_a_task_of_a_session_is_nobody_elses(replicas: Replicas) -> None
                 assert (error.code, error.message) == (-32602, "Invalid params: Unknown task")
         assert [r.method for r in alpha.requests[before:] if r.method.startswith("tasks/")] == []
         assert (await at(ann, two, two.token("ann")).request("tasks/get", {"taskId": id}))["taskId"] == id
+
+
+async def test_4_a_task_without_a_session_is_nobody_elses(replicas: Replicas) -> None:
+    beta = ModernBackend("beta", kind="http", capabilities={"tools": {}, "extensions": TASKS})
+    task = {"taskId": "T", "status": "working", "createdAt": AT, "lastUpdatedAt": AT, "ttlMs": 60_000}
+    beta.results["tools/call"] = lambda request: {"resultType": "task", **task}
+    beta.results["tasks/get"] = lambda request: {"resultType": "complete", **task}
+    async with replicas(beta) as (one, two):
+
+        def client(site: Site, user: str) -> ModernWire:
+            wire = ModernWire(site.http, "/mcp", token=site.token(user), capabilities={"extensions": TASKS})
+            wire.trusting, wire.extensions = True, {"tasks/get", "tasks/update", "tasks/cancel"}
+            return wire
+
+        id = (await client(one, "ann").start_call("beta__echo").result())["taskId"]
+        assert id != "T"
+        for site in (one, two):
+            for method in ("tasks/get", "tasks/update", "tasks/cancel"):
+                for stolen in (id, "T"):
+                    more = {"inputResponses": {}} if method == "tasks/update" else {}
+                    error = await client(site, "bob").refused(method, {"taskId": stolen, **more})
+                    assert (error.code, error.message) == (-32602, "Invalid params: Unknown task")
+            bob = client(site, "bob")
+            message = bob.request_message("subscriptions/listen", {"notifications": {"taskIds": [id]}})
+            assert await Listening(bob, bob.post(message), message).acknowledged() == {}
+        assert [method for method in beta.methods if method.startswith("tasks/")] == []
+        assert (await client(two, "ann").request("tasks/get", {"taskId": id}))["taskId"] == id
 
 
 async def test_4_a_cursor_and_a_state_are_nobody_elses(replicas: Replicas) -> None:
@@ -207,7 +243,10 @@ async def test_16_a_store_that_forgets_gives_nobody_his_access_back(replicas: Re
         while (await two.socket("/ws/alpha", old)).status != 401:
             await trio.sleep(0.1)
         shelf = one.gateway.store.shelf  # type: ignore[attr-defined]
-        await shelf.take("revoked")
+        if one.flush is not None:
+            one.flush()
+        else:
+            await shelf.take("revoked")
         while (found := await shelf.read("revoked")) is None:
             await trio.sleep(0.1)
         assert list(json.loads(found.value)) == [principal_id(ISSUER, "ann")]

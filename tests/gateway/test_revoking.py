@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -86,6 +87,29 @@ async def test_a_store_that_has_lost_them_is_told_again(autojump_clock: Any) -> 
         await two.revoke("bob")  # at once, before anybody has looked
         await trio.sleep(EVERY + 0.1)
         assert one.revoked(ann(NOW - 1))
+
+
+async def test_a_store_that_goes_on_from_an_older_state_is_told_what_it_lacks(autojump_clock: Any) -> None:
+    async with open_replicas(2, Backend("alpha")) as gateways, revoking(*gateways) as (one, two):
+        shelf = gateways[0].store.shelf  # type: ignore[attr-defined]
+        await one.revoke("bob")
+        older = await shelf.read(KEY)
+        await one.revoke(NAME)
+        await two.restore("bob")
+        await trio.sleep(EVERY + 0.1)
+        await shelf.put(KEY, older.value, 1000.0)
+        await trio.sleep(EVERY + 0.1)
+        bob = Asker(Principal("bob"), Rights(STATIC, "bob"))
+        for replica in (one, two):
+            assert replica.revoked(ann(NOW - 1))
+            assert not replica.revoked(bob)  # nor is anybody's access taken who got it back
+        latest = json.loads((await shelf.read(KEY)).value)
+        assert (latest[NAME] > 0, latest["bob"] < 0) == (True, True)
+        await shelf.put(KEY, older.value, 1000.0)
+        await two.revoke("carl")  # at once, before anybody has looked
+        await trio.sleep(EVERY + 0.1)
+        assert one.revoked(ann(NOW - 1))
+        assert not one.revoked(bob)
 
 
 async def test_what_the_store_does_not_take_is_said(autojump_clock: Any) -> None:

@@ -10,7 +10,7 @@ The wall clock is trio's, by which everything in it tells the time.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -36,7 +36,7 @@ ISSUER = "https://idp.test"
 
 @dataclass
 class Site:
-    """One replica with its edge."""
+    """One replica with its edge. `flush`: its store loses everything."""
 
     gateway: Gateway
     nursery: trio.Nursery
@@ -44,6 +44,7 @@ class Site:
     revoked: Revoked
     app: McpApp = field(init=False)
     http: AsgiHttp = field(init=False)
+    flush: Callable[[], object] | None = None
 
     def __post_init__(self) -> None:
         actors, limits = self.gateway.actors, self.gateway.services.limits
