@@ -434,7 +434,8 @@ class Gate:
             self._services.telemetry.count("stagedoor_events_replayed_total", (), follower.replayed)
             if follower.gap is not None:
                 self._services.telemetry.count("stagedoor_gaps_total", ("trimmed",))
-            return Streaming(self._hold(follower, where, (), reader) if isinstance(follower, Follower) else follower)
+            brings = self._hold(follower, where, (), reader) if isinstance(follower, Follower) else follower
+            return Streaming(brings, marks=source.marks)
         self._services.telemetry.count("stagedoor_resumes_total", ("missed",))
         return failed
 

@@ -177,6 +177,8 @@ class Streaming(Struct, frozen=True):
 
     source: EventSource
     headers: tuple[tuple[str, str], ...] = ()
+    marks: tuple[str, ...] = ()
+    """By what the requests can be pointed at whose stream goes on here (`Operation.mark`), as far as that is known."""
 
 
 Reply: TypeAlias = Answer | Streaming

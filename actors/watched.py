@@ -1,4 +1,5 @@
 """What stands before the door where somebody observes requests: each POST gets a watch, and each request an operation.
+Where somebody traces them, so does the way back to a stream.
 
 The door says what it has read, the actors say how requests end, and what neither says is seen in the reply. The trace
 that a request belongs to is in its `_meta` from here on, within the gateway as on every wire: in letters to other
@@ -13,12 +14,15 @@ from msgspec import MsgspecError, Raw, Struct, json
 from msgspec.structs import replace
 
 from actors.durations import ShownTools, tool_name
+from actors.gate import EVENT_HEADER, SESSION_HEADER
 from actors.ports import NO_AUDIT, Answer, Audit, Delete, Door, EventSource, Get, Post, Reply, Streaming
 from actors.protocol import errors, operations, trail
 from actors.protocol.headers import VERSION_HEADER
 from actors.protocol.messages import EMPTY, Request, RequestId
 from actors.protocol.operations import Observer, Operation
-from actors.protocol.trace_context import NOTHING_CARRIED, Carried, carried, carrying
+from actors.protocol.trace_context import NOTHING_CARRIED, Carried, carried, carrying, parse
+from actors.sessions.router import session_key
+from actors.streams.recorder import handle
 
 ITEM_CHARACTERS: Final = 512
 """Of the name or the URI of what is asked for."""
@@ -68,8 +72,32 @@ class WatchedDoor:
         return watch.replied(reply)
 
     async def get(self, get: Get) -> Reply:
-        """A GET."""
-        return await self._door.get(get)
+        """A GET. A resumption is observed until its stream goes on, or is refused: what comes on it is the work of the
+        requests that it points at."""
+        if not self._observer.traces or EVENT_HEADER not in get.headers:
+            return await self._door.get(get)
+        found, version = carried(EMPTY, get.headers), get.headers.get(VERSION_HEADER.lower(), "")
+        operation = Operation(
+            self._observer,
+            "resumption",
+            "",
+            found,
+            endpoint=get.endpoint,
+            era="legacy",
+            version=version,
+            transport="http",
+        )
+        try:
+            reply = await self._door.get(get)
+            if isinstance(reply, Answer):
+                operations.answered(operation, reply.status, reply.body)
+            else:
+                operation.session = handle(session_key(get.headers[SESSION_HEADER]))
+                operation.links = tuple(link for link in map(parse, reply.marks) if link is not None)
+                operation.ended("answered")
+            return reply
+        finally:
+            operation.ended("disconnected", "disconnected")
 
     async def delete(self, delete: Delete) -> Answer:
         """A DELETE."""

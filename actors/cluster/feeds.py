@@ -70,6 +70,8 @@ class MailFeed:
         self.cursor = (answer.epoch, 0) if isinstance(answer, Opened) else (answer.epoch, answer.seq)
         self.head = 0 if isinstance(answer, Opened) else answer.head
         self.live = isinstance(answer, Opened) or answer.live
+        self.marks = () if isinstance(answer, Opened) else answer.marks
+        """As in `Streaming`."""
         self.listener: Listener | None = None
         self.seq = self.reported = 0
         """Up to which event everything was written, and the owner knows of it."""

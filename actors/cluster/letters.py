@@ -145,13 +145,15 @@ class Opened(Struct, frozen=True, omit_defaults=True):
 
 class Attached(Struct, frozen=True, omit_defaults=True):
     """The answer is a stream from the cursor (epoch, seq) on. Up to `head` it is in the log; what is later comes by
-    mail if it is `live`, and does not come otherwise."""
+    mail if it is `live`, and does not come otherwise. `marks`: as in `Streaming`; a replica of an earlier version says
+    none, and does not look at them."""
 
     stream: str
     epoch: int
     seq: int
     head: int
     live: bool
+    marks: tuple[str, ...] = ()
 
 
 class Unrecorded(Struct, frozen=True, omit_defaults=True):

@@ -300,7 +300,7 @@ class Owner:
                 self._follow(guest, connection)
             case Follower(connection=live):
                 epoch, seq = outcome.position
-                self._say(guest, lt.Attached(outcome.stream, epoch, seq, outcome.head, live is not None))
+                self._say(guest, lt.Attached(outcome.stream, epoch, seq, outcome.head, live is not None, outcome.marks))
                 if live is None:
                     self._forget(guest)
                 else:

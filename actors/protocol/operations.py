@@ -19,7 +19,9 @@ Outcome: TypeAlias = Literal[
 """How an operation ends. `drained`: with an error, for the process ends; `handed_over`: the session's next owner goes
 on with it. `relayed`: the replica that owns the session has answered it, and says how it ended."""
 
-Side: TypeAlias = Literal["server", "client"]
+Side: TypeAlias = Literal["server", "client", "resumption"]
+"""Of whom a request is observed. A resumption is a client's GET with `Last-Event-ID`: no request, but work that goes on
+with some."""
 
 ID_SHOWN: Final = 64
 """Characters of a request's id that are told."""

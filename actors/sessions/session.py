@@ -382,6 +382,7 @@ class SessionActor(Actor):
         self._recorded_under(record.fields)
         if self.services.observer is not None:
             self._observe_lost(record)
+            self._mark_again(record)
         self._run(effects)
 
     def receive(self, message: SessionMessage) -> None:
@@ -662,6 +663,16 @@ class SessionActor(Actor):
             operation.received = True
         return {id: operation.mark for id, operation in operations.items()}
 
+    def _mark(self, stream: str, marks: tuple[str, ...]) -> None:
+        """What comes back for this stream goes on with these requests."""
+        observer = self.services.observer
+        if observer is not None and observer.traces:
+            self.recorder.mark(stream, marks)
+
+    def _mark_again(self, record: Record) -> None:
+        for recorded in map(session_record.read_request, record.requests.values()):
+            self._mark(recorded.stream, (*self.recorder.marks.get(recorded.stream, ()), recorded.trace))
+
     def _observe(self, call: int) -> None:
         entry = self._state.called(call)
         post = self._posts.get(entry.post) if entry is not None else None
@@ -835,6 +846,8 @@ class SessionActor(Actor):
         assert number is not None
         posts, gets, recorder, endpoint, ref = self._posts, self._gets, self.recorder, self.endpoint, self.ctx.ref
         post = posts.get(number)
+        if post is not None and post.operations:
+            self._mark(effect.stream, tuple(operation.mark for operation in post.operations.values()))
         pending_replies = [m.id for m in post.messages if isinstance(m, Request)] if post is not None else []
         reader = gets[number].reader if number in gets else 0
 
@@ -860,7 +873,8 @@ class SessionActor(Actor):
         if effect.live or ending:
             connection, head = self.recorder.follow(effect, effect.connection, self._recovering, get.reader)
         key = self.identity.key
-        follower = Follower(self.services.store, key, effect.stream, effect.epoch, effect.seq, connection, head)
+        place = key, effect.stream, effect.epoch, effect.seq
+        follower = Follower(self.services.store, *place, connection, head, self.recorder.marks.get(effect.stream, ()))
         if not get.reply.answer(follower):
             follower.close()
 

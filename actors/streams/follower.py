@@ -39,6 +39,7 @@ class Follower:
         seq: int,
         connection: Connection | None,
         head: int,
+        marks: tuple[str, ...] = (),
     ) -> None:
         self._store = store
         self._key = key
@@ -47,6 +48,8 @@ class Follower:
         """What comes after `head`; None: nothing does."""
         self.head = head
         """The last event that is to be read from the log, where it goes on live."""
+        self.marks = marks
+        """As in `Streaming`."""
         self._epoch = epoch
         self._seq = seq
         self._page: bytes = b""

@@ -37,6 +37,8 @@ from actors.services import Services
 from actors.streams.connection import Connection
 from actors.streams.usage import HALF, Usage
 
+MARKED = 64
+"""Streams whose requests are remembered for traces; of an older one a resumption points at nothing."""
 MENDS = 3
 """Times that a stream is mended, and an event of it is refused again, before it is given up."""
 
@@ -218,6 +220,7 @@ class Recorder:
         "asked",
         "connections",
         "key",
+        "marks",
         "requests",
     )
 
@@ -248,6 +251,8 @@ class Recorder:
         self.requests: dict[str, bytes] = EMPTY_TABLE
         self.asked: dict[str, bytes] = EMPTY_TABLE
         """What the record says of requests and server requests, as far as that is acknowledged."""
+        self.marks: dict[str, tuple[str, ...]] = EMPTY_TABLE
+        """By what the requests of the last streams of POSTs can be pointed at, where somebody traces them."""
         self._live = True
         self._lost = False
         """The session is another's."""
@@ -290,6 +295,12 @@ class Recorder:
         openers = {name: head.opener for name, head in record.streams.items() if not head.finished}
         self._openers = openers or EMPTY_TABLE
         self.requests, self.asked = dict(record.requests) or EMPTY_TABLE, dict(record.asked) or EMPTY_TABLE
+
+    def mark(self, stream: str, marks: tuple[str, ...]) -> None:
+        """What comes back for this stream goes on with these requests."""
+        self.marks = put(self.marks, stream, marks)
+        if len(self.marks) > MARKED:
+            del self.marks[next(iter(self.marks))]
 
     def pressed(self) -> bool:
         """Whether the logs are half full although all has gone that may: what may be shed gets no id then."""

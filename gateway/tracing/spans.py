@@ -30,7 +30,9 @@ from actors.protocol.trace_context import TraceContext
 
 UNKNOWN_METHOD: Final = "_OTHER"
 SCOPE: Final = "stagedoor"
-KINDS: Final = {"server": SpanKind.SERVER, "client": SpanKind.CLIENT}
+KINDS: Final = {"server": SpanKind.SERVER, "client": SpanKind.CLIENT, "resumption": SpanKind.SERVER}
+RESUMPTION: Final = "GET"
+"""What a resumption is called, as OpenTelemetry's conventions for HTTP have it: MCP has no method for it."""
 LISTEN: Final = "subscriptions/listen"
 
 WIRES: Final[Mapping[str, tuple[str, str]]] = {
@@ -52,7 +54,7 @@ class Spans:
 
     def began(self, operation: Operation) -> None:
         """Begins its span, within its parent; whether it is recorded was decided there, or is decided here."""
-        if not operation.method:
+        if not operation.method and operation.side != "resumption":
             return
         parent = operation.parent
         within = _NOWHERE if parent is None else set_span_in_context(NonRecordingSpan(_context(parent)), _NOWHERE)
@@ -86,14 +88,17 @@ def _context(context: TraceContext) -> SpanContext:
 
 def _method(operation: Operation) -> str:
     method = operation.method
+    if operation.side == "resumption":
+        return RESUMPTION
     return method if method in METHODS or method in TASK_METHODS or method == LISTEN else UNKNOWN_METHOD
 
 
 def _describe(span: Span, operation: Operation) -> None:
     method = _method(operation)
     transport, protocol = WIRES.get(operation.transport, ("", ""))
+    resumes = operation.side == "resumption"
     found: dict[str, str] = {
-        "mcp.method.name": method,
+        "http.request.method" if resumes else "mcp.method.name": method,
         "mcp.protocol.version": operation.version,
         "mcp.session.id": operation.session,
         "jsonrpc.request.id": operation.id,
@@ -110,6 +115,9 @@ def _describe(span: Span, operation: Operation) -> None:
         if operation.tool and operation.tool != OTHER:
             found["gen_ai.tool.name"] = operation.tool
             span.update_name(f"{method} {operation.tool}")
+    if resumes:
+        for link in operation.links:  # they are known when its stream is found
+            span.add_link(_context(link))
     span.set_attributes({name: value for name, value in found.items() if value})
     if operation.error:
         span.set_status(Status(StatusCode.ERROR))

@@ -9,7 +9,19 @@ from tests.support.harness import open_gateway, open_replica_maker, open_replica
 from tests.support.mcp_backend import Backend, Request
 from tests.support.modern_backend import ModernBackend
 from tests.support.modern_client import ModernClient
-from tests.support.observed import PARENT, TRACE, UNSAMPLED, Observed, attributes, id_of, links, trace_of, within
+from tests.support.observed import (
+    PARENT,
+    TRACE,
+    UNSAMPLED,
+    Observed,
+    as_sent,
+    attributes,
+    id_of,
+    links,
+    resumptions,
+    trace_of,
+    within,
+)
 
 
 def sent(request: Request) -> dict[str, Any]:
@@ -240,3 +252,77 @@ async def test_a_call_of_a_killed_replica_that_nobody_can_go_on_with_is_told_onc
         assert [trace for trace, _ in links(lost)] == [TRACE]
         [line] = [line for line in seen.lines if line["outcome"] == "lost"]
         assert (line["method"], line["id"]) == ("tools/call", "9")
+
+
+@pytest.mark.parametrize("mailed", [False, True])
+async def test_a_resumption_is_a_span_that_points_at_the_request_whose_stream_goes_on(autojump_clock, mailed):
+    seen, alpha = Observed(), Backend("alpha", kind="http", tools=("echo", "work"), held={"work"})
+    async with open_replicas(2, alpha, observer=seen.observer) as (one, two):
+        client = await one.connect("alpha")
+        call = tool(client, "work", {"traceparent": PARENT, "progressToken": "mine"}, id=9)
+        request = await alpha.next()
+        request.progress(1)
+        await call.next("notifications/progress")
+        call.drop()
+        client.to(two if mailed else one)
+        last = [e.id for e in call.events if e.id is not None][-1]
+        rest = client.listen(last)
+        rest.id = 9
+        await one.settle()
+        request.result({"content": []})
+        await rest.result()
+        again = client.listen(last)  # what is over is in the log, and points at the same
+        again.id = 9
+        await again.result()
+        [served] = seen.spans(kind="server")
+        [first, second] = resumptions(seen)
+        for span in (first, second):
+            assert (span.name, span.kind.name, span.parent) == ("GET", "SERVER", None)
+            assert links(span) == [(TRACE, id_of(served))]
+            assert attributes(span) == {
+                "http.request.method": "GET",
+                "mcp.session.id": attributes(served)["mcp.session.id"],
+                "mcp.protocol.version": "2025-11-25",
+                "network.transport": "tcp",
+                "network.protocol.name": "http",
+                "stagedoor.endpoint": "alpha",
+                "stagedoor.outcome": "answered",
+            }
+        assert [line["outcome"] for line in seen.of("tools/call")] == ["answered"]
+        assert "" not in {line["method"] for line in seen.lines}  # it is no request
+
+
+async def test_a_resumption_that_is_refused_is_told_and_names_no_session_that_the_client_may_have_made_up(
+    autojump_clock,
+):
+    seen = Observed()
+    async with open_gateway(Backend("alpha"), observer=seen.observer) as gateway:
+        client = await gateway.connect()
+        client.session = "made-up"
+        assert await client.listen("p1:1-1").head() == 404
+        [span] = resumptions(seen)
+        assert attributes(span)["error.type"] == attributes(span)["rpc.response.status_code"]
+        assert attributes(span)["stagedoor.outcome"] == "refused"
+        assert "mcp.session.id" not in attributes(span)
+
+
+async def test_links_of_resumptions_and_takeovers_are_in_what_a_collector_is_sent(autojump_clock):
+    seen = Observed()
+    alpha = Backend("alpha", kind="http", tools=("echo", "work"), held={"work"})
+    async with open_replica_maker(alpha) as start:
+        one, two = await start(observer=Observed().observer), await start(observer=seen.observer)
+        client = await one.connect("alpha")
+        call = tool(client, "work", {"traceparent": PARENT, "progressToken": "mine"}, id=9)
+        (await alpha.next()).progress(1)
+        await call.next("notifications/progress")
+        one.kill()
+        client.to(two)
+        rest = client.listen([e.id for e in call.events if e.id is not None][-1])
+        rest.id = 9
+        await rest.error()
+        told = as_sent(seen)
+        lost, resumed = told["tools/call"], told["GET"]
+        assert {len(lost.links), len(resumed.links)} == {1}
+        assert lost.links[0].trace_id.hex() == resumed.links[0].trace_id.hex() == TRACE
+        assert lost.links[0].span_id == resumed.links[0].span_id
+        assert TRACE not in (lost.trace_id.hex(), resumed.trace_id.hex())

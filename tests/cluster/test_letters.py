@@ -34,6 +34,7 @@ BODIES: list[letters.Body] = [
     letters.Opened("p1"),
     letters.Opened("p1", recorded=False),
     letters.Attached("g2", 5, 6, 7, live=True),
+    letters.Attached("p2", 5, 6, 7, live=False, marks=("-", "00-" + "1" * 32 + "-" + "2" * 16 + "-01")),
     letters.Unrecorded(),
     letters.Events(1, 5, 6, 7, b"id: p1:5-6\ndata: {}\n\n", ended=True, finished=True),
     letters.Head(2, 7),
@@ -114,6 +115,24 @@ def test_a_letter_of_a_replica_that_knows_nothing_of_rights_gives_none() -> None
     old = msgspec.msgpack.decode(letters.encode(letter(letters.End())))
     del old["rights"]
     assert letters.decode(msgspec.msgpack.encode(old)).rights == NO_RIGHTS
+
+
+def test_replicas_that_know_of_marks_and_those_that_do_not_read_each_others_letters() -> None:
+    class Earlier(msgspec.Struct, frozen=True):
+        """As replicas of before had it."""
+
+        stream: str
+        epoch: int
+        seq: int
+        head: int
+        live: bool
+
+    earlier = msgspec.msgpack.decode(
+        msgspec.msgpack.encode(letters.Attached("p1", 1, 2, 3, True, ("-",))), type=Earlier
+    )
+    assert earlier == Earlier("p1", 1, 2, 3, live=True)
+    read = msgspec.msgpack.decode(msgspec.msgpack.encode(earlier), type=letters.Attached)
+    assert read == letters.Attached("p1", 1, 2, 3, live=True)
 
 
 RIGHTS = Rights("https://idp.test", "ann", "app", frozenset({"dev"}), frozenset({"a", "b"}), 1e9)

@@ -12,6 +12,9 @@ from __future__ import annotations
 from typing import Any
 
 import trio
+from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -51,7 +54,7 @@ class Observed:
         return [
             span
             for span in self.exporter.get_finished_spans()
-            if attributes(span)["mcp.method.name"] == method and kind.upper() in ("", span.kind.name)
+            if attributes(span).get("mcp.method.name") == method and kind.upper() in ("", span.kind.name)
         ]
 
 
@@ -74,3 +77,15 @@ def within(span: ReadableSpan) -> str:
 
 def links(span: ReadableSpan) -> list[tuple[str, str]]:
     return [(f"{link.context.trace_id:032x}", f"{link.context.span_id:016x}") for link in span.links]
+
+
+def resumptions(seen: Observed) -> list[ReadableSpan]:
+    """The spans of GETs that came back for a stream."""
+    return [span for span in seen.exporter.get_finished_spans() if "http.request.method" in attributes(span)]
+
+
+def as_sent(seen: Observed) -> dict[str, Span]:
+    """Its spans by name, from the bytes of OTLP that a collector is sent."""
+    sent = encode_spans(seen.exporter.get_finished_spans()).SerializeToString()
+    groups = ExportTraceServiceRequest.FromString(sent).resource_spans
+    return {span.name.split(" ")[0]: span for group in groups for scope in group.scope_spans for span in scope.spans}
