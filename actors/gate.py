@@ -17,7 +17,7 @@ from actors.cluster.feeds import Feed, MailFeed, OutboxFeed
 from actors.cluster.followed import FollowedStream, HeldStream, Owed, Search
 from actors.cluster.remote import RemoteSession
 from actors.elicited import who_asks
-from actors.modern.requests import Begin, Inform, Kind, ModernRequests
+from actors.modern.requests import Begin, Granted, Inform, Kind, ModernRequests
 from actors.named import LIVES, NamedRef
 from actors.ports import (
     NO_RIGHTS,
@@ -563,14 +563,18 @@ class ModernActors:
         running = self._registry.whereis(name)
         if running is not None and running.alive:
             return running
+        known = self._supervisor.of(kind.principal) if kind.rights is not NO_RIGHTS else []
         try:
-            return self._supervisor.start_for(kind.principal, self._make(kind), name)
+            started = self._supervisor.start_for(kind.principal, self._make(kind), name)
         except NoShareLeft:
             return errors.too_many_requests("kinds of clients of this principal")
         except AtCapacity:
             return errors.overloaded()
         except SystemClosed:
             return errors.draining()
+        for other in known:
+            other.reply(Granted(kind))  # what he may see may have changed with his rights
+        return started
 
 
 NAMES = 512

@@ -33,6 +33,10 @@ class Quota:
         """How many this one may have; 0: there is no bound."""
         return self._anonymous if principal.anonymous else self._each
 
+    def has(self, principal: Principal) -> bool:
+        """Whether it has any."""
+        return principal.name in self._of
+
     def room(self, principal: Principal, more: int = 1) -> bool:
         """Whether it may have so many more."""
         most = self._anonymous if principal.anonymous else self._each
@@ -150,6 +154,12 @@ class Shares(DynamicSupervisor):
         if principal.anonymous and not self._quota.most(principal):
             actor.shares = self
         return ref
+
+    def of(self, principal: Principal) -> list[Ref]:
+        """This principal's children."""
+        if not self._quota.has(principal):
+            return []
+        return [ref for ref in self.children() if self._owners.get(ref.name) == principal]
 
     def idle(self, ref: Ref) -> None:
         """This child has nothing in hand."""

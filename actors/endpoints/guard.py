@@ -19,6 +19,7 @@ from actors.protocol import payload as json
 from actors.protocol.aggregate import annotations_of, item_name
 from actors.protocol.filter import located
 from actors.protocol.limiting import Due
+from actors.protocol.messages import EMPTY
 from actors.protocol.methods import UNSUBSCRIBE
 from actors.protocol.policy import NOTHING, Asked, Decision, Kind, Policy, Standing, called
 from actors.protocol.rights import Rights
@@ -260,12 +261,14 @@ class Guard:
     # What results say of other things
 
     def without_hidden(self, backend: str, result: Raw) -> Raw:
-        """A result without links to resources that may not be read."""
+        """A result, or a task with its result, without links to resources that may not be read."""
         standing = self.standing
         if standing is None or not json.mentions(result, b'"resource_link"'):
             return result
         try:
             present = json.members(result)
+            if json.is_object(present.get("result", EMPTY)):
+                present["result"] = self.without_hidden(backend, present["result"])
             if "content" in present:
                 present["content"] = _linked(standing, backend, present["content"])
             if "messages" in present:

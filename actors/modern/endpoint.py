@@ -36,7 +36,7 @@ from actors.pools.messages import Resume, UpstreamSuspended
 from actors.pools.pool import PoolKey
 from actors.pools.pools import Pools
 from actors.ports import NO_RIGHTS, Principal, Rights
-from actors.protocol import aggregate, capabilities, classify_modern, errors, modern_tasks, translate
+from actors.protocol import capabilities, classify_modern, errors, modern_tasks, translate
 from actors.protocol import payload as json
 from actors.protocol.filter import Filter
 from actors.protocol.headers import check_arguments
@@ -324,6 +324,8 @@ class ModernEndpoint(Endpoint):
                 self.refuse(effect.call, modern_tasks.unknown())
             else:
                 passed = fx.Dispatch(effect.call, effect.method, routed.params, False, effect.rights)
+                if self.merged is not None:
+                    self.merged.exposes(effect.call, effect.method)
                 self.send(passed, backend, routed.params)
 
     def _go_on(self, effect: fx.Dispatch, backend: str, request: Running, waiting: Waiting) -> None:
@@ -451,8 +453,6 @@ class ModernEndpoint(Endpoint):
             if learned is None:
                 return
             message = learned
-        elif message.ok and request is not None and request.state.method == "tasks/get":
-            message = replace(message, payload=self._task(message.backend, message.payload))
         if request is not None and self.services.table.value.policy is not None:
             message = self._for_this_client(message)
         backend, ok, payload = message.backend, message.ok, message.payload
@@ -499,9 +499,9 @@ class ModernEndpoint(Endpoint):
             return
         if method == UPDATED and not self.guard.shows_update(backend, params):
             return
+        if method == modern_tasks.NOTIFICATION:
+            params = self.guard.without_hidden(backend, params)
         if self.merged is not None:
-            if method == modern_tasks.NOTIFICATION:
-                params = self._task(backend, params)
             params = exposed(backend, method, self.merged.notification(backend, method, params))
         if users is not None:
             self.host.listens.changed(backend, method, params, users)
@@ -512,20 +512,6 @@ class ModernEndpoint(Endpoint):
     def asked(self, message: UpstreamRequest) -> None:
         """Modern servers ask nothing, and affinity pools park; whoever asks all the same gets an answer."""
         message.upstream.reply(AnswerGiven(message.id, False, errors.method_not_found(message.method).raw))
-
-    def _task(self, backend: str, task: Raw) -> Raw:
-        """A task with the result of its tool, whose URIs are others here."""
-        if self.merged is None:
-            return task
-        naming = self.merged.listing.naming
-        try:
-            result = json.members(task).get("result", EMPTY)
-            if not json.is_object(result):
-                return task
-            renamed = aggregate.expose_result("tools/call", backend, result, naming)
-            return task if renamed is result else json.replace_members(task, {"result": renamed})
-        except errors.Malformed:
-            return task
 
     def ready(self, message: UpstreamReady) -> None:
         """A connection is up."""

@@ -11,6 +11,7 @@ from secrets import token_hex
 from typing import Any, TypeAlias, assert_never
 
 from msgspec import Raw, Struct
+from msgspec.structs import replace
 
 from actors import elicited, ports
 from actors.durations import Durations
@@ -38,8 +39,8 @@ from actors.protocol.messages import EMPTY, Notification, Request, RequestId
 from actors.protocol.meta import Envelope
 from actors.protocol.operations import Operation
 from actors.protocol.outcomes import Outcome
-from actors.protocol.policy import shown_otherwise
-from actors.protocol.table import TOOLS, Replaced, touched
+from actors.protocol.policy import shown_otherwise, shows_otherwise
+from actors.protocol.table import TOOLS, Replaced, Table, touched
 from actors.protocol.versions import MODERN
 from actors.quotas import Evict, Evictable, Quotas
 from actors.runtime import SHUTDOWN, Down, Exit, Reply
@@ -65,6 +66,24 @@ IN_FLIGHT_MAX = 10_000
 """Requests without a session of the process; a further one gets 503."""
 
 OVER = (Phase.DONE, Phase.ABANDONED)
+
+
+class Kind(Struct, frozen=True):
+    """Which requests one actor serves. `rights` where a policy makes a difference between them."""
+
+    endpoint: str
+    principal: ports.Principal
+    bits: ClientBits
+    affinity: str
+    one_server: bool
+    """Whether the endpoint is one server as it is."""
+    rights: ports.Rights = ports.NO_RIGHTS
+
+
+class Granted(Struct, frozen=True):
+    """The same principal has come as this kind, with rights with which he was not known here before."""
+
+    kind: Kind
 
 
 class Begin(Struct, frozen=True):
@@ -121,6 +140,7 @@ RequestsMessage: TypeAlias = (
     | ChangeDue
     | GatherDue
     | Replaced
+    | Granted
     | Evict
     | Invited
     | Waited
@@ -129,18 +149,6 @@ RequestsMessage: TypeAlias = (
     | Clock
 )
 """What edges, connections and the catalogue say, and its clocks."""
-
-
-class Kind(Struct, frozen=True):
-    """Which requests one actor serves. `rights` where a policy makes a difference between them."""
-
-    endpoint: str
-    principal: ports.Principal
-    bits: ClientBits
-    affinity: str
-    one_server: bool
-    """Whether the endpoint is one server as it is."""
-    rights: ports.Rights = ports.NO_RIGHTS
 
 
 class ModernRequests(Evictable):
@@ -285,6 +293,8 @@ class ModernRequests(Evictable):
                 self._gone(message)
             case Replaced():
                 self._replaced(message)
+            case Granted():
+                self._granted(message)
             case Evict():
                 self._evict()
             case _:
@@ -572,13 +582,38 @@ class ModernRequests(Evictable):
     # Backends
 
     def _replaced(self, message: Replaced) -> None:
-        """The table is another one. Subscriptions at other servers than before end: their clients come again, and take
-        it that all has changed. Where only filters are others, they hear of tools that have changed."""
-        table = self.services.table.value
-        before = message.before
-        if shown_otherwise(before.policy, table.policy) or touched(before, table, self.kind.endpoint) - TOOLS:
+        """The table is another one. Subscriptions at other servers than before end, and of those for whom other rules
+        count: their clients come again, and take it that all has changed. Where only filters are others, they hear of
+        tools that have changed."""
+        table, before = self.services.table.value, message.before
+        if touched(before, table, self.kind.endpoint) - TOOLS:
             self.listens.end_all()
+        elif shown_otherwise(before.policy, table.policy):
+            self.listens.renew(lambda rights: self._sees_otherwise(before, rights, rights))
         self.endpoint.reconfigured(before)
+
+    def _sees_otherwise(self, before: Table, rights: ports.Rights, now: ports.Rights) -> bool:
+        table = self.services.table.value
+        served = table.endpoints.get(self.kind.endpoint)
+        backends = served.backends if served is not None else ()
+        return shows_otherwise(before.policy, table.policy, self.principal.name, (rights, now), backends)
+
+    def _granted(self, message: Granted) -> None:
+        """The principal has come with other rights: whoever listens as the same kind of client with those of an older
+        token comes again with the newer one."""
+        table, now = self.services.table.value, message.kind.rights
+        if replace(message.kind, rights=self.kind.rights) != self.kind:
+            return
+
+        def concerns(rights: ports.Rights) -> bool:
+            newer = now.client == rights.client and _end_of(now) >= _end_of(rights)
+            return newer and self._sees_otherwise(table, rights, now)
+
+        self.listens.renew(concerns)
+
+
+def _end_of(rights: ports.Rights) -> float:
+    return math.inf if rights.expiry is None else rights.expiry
 
 
 _DISCONNECTED, _FLUSH = sv.Disconnected(), sv.FlushDue()

@@ -178,6 +178,16 @@ class ListenRequests:
         for call in list(self.open):
             self.step(call, ev.Ended())
 
+    def renew(self, concerns: Callable[[Rights], bool]) -> None:
+        """Who asked with these rights may see other things than before: he hears that his lists have changed, and
+        comes again."""
+        for call, listen in list(self.open.items()):
+            if not concerns(listen.rights):
+                continue
+            for method in listen.subscription.filter.changes:
+                self.step(call, ev.Changed(method, EMPTY))
+            self.step(call, ev.Ended())
+
     def cut(self) -> None:
         """The actor is no more: who finds the stream broken comes back, and takes it that everything has changed."""
         self._quotas.listens.add(self._endpoint.host.principal, -len(self.open))

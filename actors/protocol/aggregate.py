@@ -12,6 +12,8 @@ from typing import Any, Final, NamedTuple
 from msgspec import Raw, Struct
 
 from actors.protocol.errors import Malformed, ProtocolError, Refusal, invalid_params, resource_not_found
+from actors.protocol.filter import TASK
+from actors.protocol.messages import EMPTY
 from actors.protocol.methods import UPDATED
 from actors.protocol.naming import Names, Uris, name_prefix
 from actors.protocol.payload import (
@@ -148,9 +150,11 @@ def expose_request(method: str, backend: str, params: Raw, naming: Naming) -> Ra
 
 def expose_notification(method: str, backend: str, params: Raw, naming: Naming) -> Raw:
     """The params of a backend's notification: the URI of `updated` (which may name a part of what was subscribed to),
-    and the logger of log messages."""
+    the result of a task, and the logger of log messages."""
     if method == UPDATED:
         return _lenient(_uri, params, backend, naming)
+    if method == TASK and mentions(params, *NAMES_IN_RESULTS["tasks/get"]):
+        return _lenient(_task, params, backend, naming)
     if method == "notifications/message":
         return _lenient(_logger, params, backend, naming)
     return params
@@ -270,13 +274,21 @@ def _messages(holder: Raw, backend: str, naming: Naming) -> Raw:
     return dumps(present)
 
 
+def _task(task: Raw, backend: str, naming: Naming) -> Raw:
+    """A task of 2026-07-28 has the result of its tool inside."""
+    result = members(task).get("result", EMPTY)
+    return replace_members(task, {"result": _tool_result(result, backend, naming)}) if is_object(result) else task
+
+
 _RESULTS: Final[dict[str, _Expose]] = {
     "tools/call": _tool_result,
+    "tasks/get": _task,
     "prompts/get": _messages,
     "resources/read": _read_result,
 }
 NAMES_IN_RESULTS: Final[dict[str, tuple[bytes, ...]]] = {
     "tools/call": (b'"resource', b"resourceUri"),
+    "tasks/get": (b'"resource', b"resourceUri"),
     "prompts/get": (b'"resource',),
     "resources/read": (b'"uri"',),
 }

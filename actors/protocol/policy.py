@@ -9,7 +9,7 @@ is remembered there. A deny beats every allow, and with rules what none allows i
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from enum import Enum
 from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias
 
@@ -158,6 +158,17 @@ class Rule(Struct, frozen=True):
         scopes = [(str(item), sorted(needed)) for item, needed in self.scopes]
         return repr((who, [*map(str, self.allow)], [*map(str, self.deny)], scopes, self.when and self.when.text))
 
+    def about(self, backends: Iterable[str] | None = None) -> str:
+        """What it says to those whom it is for, as text; of these backends alone, if they are given. Empty: nothing."""
+
+        def names(one: Item) -> bool:
+            return backends is None or any(map(one.backend.matches, backends))
+
+        said = ([*map(str, filter(names, items))] for items in (self.allow, self.deny))
+        scopes = [(str(item), sorted(needed)) for item, needed in self.scopes if names(item)]
+        parts = (*said, scopes)
+        return repr((*parts, self.when and self.when.text)) if any(parts) else ""
+
     @property
     def rules(self) -> bool:
         """Whether it says what may be seen and done, and not only how often."""
@@ -256,11 +267,14 @@ class Standing:
         self.conditional = any(rule.when is not None and not rule.when.variables <= OF_CALLER for rule in rules)
         self._known: dict[tuple[Kind, str, str], Decision] = {}
         self._seen: dict[str, bool] = {}
-        shown = [rule.place + rule.digest for rule in rules if rule.rules]
-        said = repr((sorted(failed), sorted(scopes), shown))
-        if self.conditional:
-            said += repr(sorted((name, repr(value)) for name, value in caller.items()))
-        self.key = hashlib.sha256(said.encode(errors="surrogatepass")).hexdigest()[:16]
+        self.key = self.about()
+
+    def about(self, backends: Collection[str] | None = None) -> str:
+        """The same for all who see and may do the same of these backends; None: of all. Where a rule stands makes no
+        difference, and neither does whom else it is for."""
+        said = {(text, rule.place in self._failed) for rule in self._rules if (text := rule.about(backends))}
+        caller = sorted((name, repr(value)) for name, value in self._caller.items()) if self.conditional else []
+        return _digest((sorted(said), sorted(self._scopes), caller))
 
     @property
     def remembered(self) -> int:
@@ -498,6 +512,20 @@ class Policy:
 
 def _digest(said: object) -> str:
     return hashlib.sha256(repr(said).encode(errors="surrogatepass")).hexdigest()[:16]
+
+
+def shows_otherwise(
+    before: Policy | None, now: Policy | None, principal: str, rights: tuple[Rights, Rights], backends: Collection[str]
+) -> bool:
+    """Whether a principal may see or do other things of these backends than before, with these rights before and
+    now."""
+
+    def about(policy: Policy | None, rights: Rights) -> str:
+        if policy is None or not policy.enforced:
+            return ""
+        return policy.standing(principal, rights).about(backends)
+
+    return about(before, rights[0]) != about(now, rights[1])
 
 
 def shown_otherwise(before: Policy | None, now: Policy | None) -> bool:

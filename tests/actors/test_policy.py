@@ -314,6 +314,51 @@ async def test_a_listen_ends_in_order_when_the_policy_changes_so_that_its_client
         assert len((await client.call("tools/list"))["tools"]) == 2
 
 
+async def test_a_listen_of_whom_a_changed_policy_does_not_concern_goes_on(autojump_clock: MockClock):
+    async with open_gateway(alpha(), alpha("beta")) as gateway:
+        everything = rule(allow=["*:*"])
+        enforce(gateway, everything)
+        listening = {
+            who: modern(gateway, endpoint, rights).listen(tools=True)
+            for who, endpoint, rights in (("dev", "", DEV), ("ops", "", OPS), ("beta", "beta", DEV))
+        }
+        for heard in listening.values():
+            assert await heard.head() == 200
+        denied = rule("policy[0]", who={"groups": ["dev"]}, deny=["alpha:delete_*"])
+        enforce(gateway, denied, rule("policy[1]", allow=["*:*"]))  # another place of a rule is no other rule
+        assert (await listening["dev"].result())["resultType"] == "complete"
+        assert listening["dev"].seen("notifications/tools/list_changed")
+        await trio.sleep(30)
+        assert not listening["ops"].done
+        assert not listening["beta"].done
+        gateway.change(policy=None)
+        for heard in listening.values():
+            assert (await heard.result())["resultType"] == "complete"
+
+
+async def test_a_listen_ends_when_its_client_comes_with_a_newer_token_of_other_rights(autojump_clock: MockClock):
+    def token(group: str, expiry: float, client: str = "app") -> Rights:
+        return Rights("i", "ann", client, frozenset({group}), expiry=expiry)
+
+    async with open_gateway(alpha()) as gateway:
+        enforce(gateway, rule(who={"groups": ["dev"]}, allow=["alpha:*"]), rule("policy[1]", allow=["alpha:read"]))
+        end = gateway.services.wall() + 3600
+        client, other = modern(gateway, "", token("dev", end)), modern(gateway, "", token("dev", end, "another"))
+        listening, others = client.listen(tools=True, prompts=True), other.listen(tools=True)
+        assert (await listening.head(), await others.head()) == (200, 200)
+        for same in (token("dev", end + 10), token("ops", end - 10)):  # the same rights; an older token
+            client.rights = same
+            assert await client.call("tools/list")
+        await trio.sleep(30)
+        assert not listening.done
+        client.rights = token("ops2", end + 20)
+        assert [t["name"] for t in (await client.call("tools/list"))["tools"]] == ["alpha__read"]
+        assert (await listening.result())["resultType"] == "complete"
+        assert listening.seen("notifications/tools/list_changed")
+        await trio.sleep(30)
+        assert not others.done
+
+
 async def test_a_new_session_is_told_of_no_change(autojump_clock: MockClock):
     async with open_gateway(alpha()) as gateway:
         enforce(gateway, *RULES)

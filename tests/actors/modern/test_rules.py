@@ -10,7 +10,7 @@ from trio.testing import MockClock
 from actors.protocol.policy import Policy, Rule, item
 from tests.actors.modern.conftest import Open
 from tests.actors.modern.test_questions import ANN, ANSWER, FORM, QUESTION, again, ask
-from tests.actors.modern.test_tasks import KNOWS, about, made, runs
+from tests.actors.modern.test_tasks import KNOWS, TOLD, about, made, runs, task
 from tests.actors.test_duplex import connected
 from tests.actors.test_tasks_of_sessions import begun
 from tests.support.harness import open_gateway
@@ -81,6 +81,26 @@ async def test_9_a_task_of_what_is_hidden_now_is_unknown(
         error = await client.begin("tasks/get", {"taskId": id}, mcp_name=id).error()
         assert (error.code, error.message) == (-32602, "Invalid params: Unknown task")
         assert len(at["alpha"].asked_for("tasks/get")) == 1
+
+
+@pytest.mark.parametrize(("endpoint", "prefix"), [("alpha", ""), ("", "alpha__")])
+async def test_9_links_to_what_is_hidden_are_not_in_what_tasks_bring(
+    modern: Open, autojump_clock: MockClock, endpoint: str, prefix: str
+):
+    links = [{"type": "resource_link", "uri": f"test:///{x}", "name": x} for x in ("secret", "open")]
+    done = task(status="completed", result={"content": [*links, {"type": "text", "text": "done"}]})
+    async with modern(runs()) as at:
+        at.gateway.change(policy=deny("resource:alpha:test:///secret"))
+        client = at.client(endpoint, ANN, capabilities=KNOWS)
+        id = (await made(at, client, f"{prefix}echo"))["taskId"]
+        listening = client.begin("subscriptions/listen", {"notifications": {"taskIds": [id]}})
+        listen = await at["alpha"].next("subscriptions/listen")
+        listen.tell(TOLD, **done)
+        call, asked = await about(at, client, "tasks/get", id)
+        asked.result({"resultType": "complete", **done})
+        for found in ((await call.result()), (await listening.next(TOLD))["params"]):
+            assert [block["type"] for block in found["result"]["content"]] == ["resource_link", "text"]
+            assert found["result"]["content"][0]["uri"].endswith("test:///open")
 
 
 @pytest.mark.parametrize(("endpoint", "prefix"), [("alpha", ""), ("", "alpha__")])
