@@ -7,6 +7,7 @@ nothing is missing and nothing comes twice. Nothing waits here but what one mess
 """
 
 import secrets
+from http import HTTPStatus
 from typing import Final, assert_never
 
 import trio
@@ -123,7 +124,8 @@ class _Connection:
                 if self._shared.held + size > self._limits.bodies_bytes:
                     self._conversation.over(exchange)
                     full = errors.overloaded("no room for a message of this size")
-                    await self._send(dx.refused(full, exchange.ids[0]).answer)
+                    for told in dx.refused(full, exchange, body).answers:
+                        await self._send(told)
                 elif opens:  # what follows belongs to its session
                     await self._ask(exchange, body, size, trio.Event())
                 else:
@@ -143,8 +145,9 @@ class _Connection:
                         nursery.start_soon(self._listen)
             case dx.Withdrawn(id):
                 self._scopes[id].cancel()
-            case dx.Refused(answer):
-                await self._send(answer)
+            case dx.Refused(answers):
+                for told in answers:
+                    await self._send(told)
             case _:
                 assert_never(step)
 
@@ -194,7 +197,7 @@ class _Connection:
         """The answers, however often the connection that brings them has to be made anew."""
         if isinstance(reply, Answer):
             if reply.body:
-                await self._send_all(exchange, reply.body)
+                await self._send_all(exchange, reply.body, refusal=reply.status >= HTTPStatus.BAD_REQUEST)
             if not exchange.modern:
                 self._look(reply)
             return
@@ -244,8 +247,9 @@ class _Connection:
             source.close()
         return place
 
-    async def _send_all(self, exchange: dx.Exchange, data: bytes) -> None:
-        for message in self._conversation.outgoing(exchange, data):
+    async def _send_all(self, exchange: dx.Exchange, data: bytes, *, refusal: bool = False) -> None:
+        goes_out = self._conversation.refusing if refusal else self._conversation.outgoing
+        for message in goes_out(exchange, data):
             await self._send(message)
 
     async def _send(self, message: bytes) -> None:

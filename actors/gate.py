@@ -17,7 +17,7 @@ from actors.cluster.feeds import Feed, MailFeed, OutboxFeed
 from actors.cluster.followed import FollowedStream, HeldStream, Owed, Search
 from actors.cluster.remote import RemoteSession
 from actors.elicited import who_asks
-from actors.modern.requests import Begin, Granted, Inform, Kind, ModernRequests
+from actors.modern.requests import Begin, Granted, Inform, Kind, ModernRequests, refused
 from actors.named import LIVES, NamedRef
 from actors.ports import (
     NO_RIGHTS,
@@ -142,15 +142,15 @@ class Gate:
                 if post.watch is not None:
                     request = post.watch.began(request, era="modern", version=envelope.version)
                 if self._overloaded():
-                    return _refused(errors.overloaded(), request.id)
+                    return refused(errors.overloaded(), request)
                 if metered and (over := await self._over(post)) is not None:
-                    return _refused(over, request.id)
+                    return refused(over, request)
                 affinity = post.headers.get(AFFINITY_HEADER, "")
                 kind = Kind(post.endpoint, post.principal, envelope.bits, affinity, one_server)
                 return await self._modern.ask(
                     kind if table.policy is None else replace(kind, rights=post.rights),
                     lambda reply: Begin(request, envelope, mirrored, reply, post.rights, post.watch),
-                    request.id,
+                    request,
                 )
             case classify.ModernNotification(notification):
                 return await self._inform(post, notification, one_server=one_server)
@@ -197,7 +197,7 @@ class Gate:
             self._services.telemetry.count("stagedoor_messages_dropped_total", ("unknown_notification",))
             return Answer(202)
         if self._overloaded():
-            return _refused(errors.overloaded())
+            return refused(errors.overloaded())
         # It says nothing of its client that a server could be told.
         kind = Kind(post.endpoint, post.principal, frozenset(), post.headers.get(AFFINITY_HEADER, ""), one_server)
         if self._services.table.value.policy is not None:
@@ -537,25 +537,26 @@ class ModernActors:
         self._make = make
 
     async def ask(
-        self, kind: Kind, make: Callable[[PendingReply], Begin | Inform], id: RequestId | None = None
+        self, kind: Kind, make: Callable[[PendingReply], Begin | Inform], request: Request | None = None
     ) -> Reply:
-        """Gives a request, with its id, or a notification to the actor for its kind, and waits for the outcome."""
+        """Gives this request, or a notification, to the actor for its kind, and waits for the outcome."""
         for _ in range(LIVES):
             found = self._find(kind)
             if isinstance(found, ProtocolError):
-                return _refused(found, id)
+                return refused(found, request)
             try:
                 reply: Reply = await found.call(make, self._services.limits.admission)
                 return reply
             except (MailboxFull, NotTaken):
                 self._services.telemetry.count("stagedoor_mailbox_refusals_total", ("exchanges",))
-                return _refused(errors.overloaded(), id)
+                return refused(errors.overloaded(), request)
             except ActorDown as down:
                 if down.taken:
                     # It may have been given to a backend: said so, never tried again.
-                    what = "request" if id is not None else "notification"
-                    return _refused(errors.internal(f"the {what} was lost", reason="crashed", executed="unknown"), id)
-        return _refused(errors.overloaded(), id)
+                    what = "request" if request is not None else "notification"
+                    lost = errors.internal(f"the {what} was lost", reason="crashed", executed="unknown")
+                    return refused(lost, request)
+        return refused(errors.overloaded(), request)
 
     def _find(self, kind: Kind) -> Ref | ProtocolError:
         """The actor for such requests, which is started if there is none."""
@@ -595,8 +596,3 @@ def _name(endpoint: str, principal: str, bits: capabilities.ClientBits, affinity
     parts = (endpoint, principal, capabilities.bits_key(bits), affinity, rights.digest)
     digest = hashlib.sha256(b"".join(b"%d:%b" % (len(p.encode()), p.encode()) for p in parts))
     return f"exchanges-{digest.hexdigest()[:32]}"
-
-
-def _refused(error: ProtocolError, id: RequestId | None = None) -> Answer:
-    error = errors.for_modern(error)
-    return Answer(error.status, errors.encode_error_body(error, id), error.headers)

@@ -8,6 +8,7 @@ with the stream.
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 from msgspec import MsgspecError, Raw, Struct, json
@@ -15,10 +16,13 @@ from msgspec.structs import replace
 
 from actors.durations import ShownTools, tool_name
 from actors.gate import EVENT_HEADER, SESSION_HEADER
+from actors.modern.requests import refused
 from actors.ports import NO_AUDIT, Answer, Audit, Delete, Door, EventSource, Get, Post, Reply, Streaming
-from actors.protocol import errors, operations, trail
+from actors.protocol import codec, errors, operations, trail
+from actors.protocol.errors import Malformed
 from actors.protocol.headers import VERSION_HEADER
 from actors.protocol.messages import EMPTY, Request, RequestId
+from actors.protocol.meta import names_version
 from actors.protocol.operations import Observer, Operation
 from actors.protocol.trace_context import NOTHING_CARRIED, Carried, carried, carrying, parse
 from actors.sessions.router import session_key
@@ -61,7 +65,7 @@ class WatchedDoor:
     async def post(self, post: Post) -> Reply:
         """A POST. Where it could not be written down what becomes of it, it is refused."""
         if self._audit.full and not await self._audit.room(ROOM_WITHIN):
-            return Answer.refusing(errors.audit_full())
+            return _unrecordable(post.body)
         watch = PostWatch(self._observer, self._shown, post, self._audit)
         reply: Reply | None = None
         try:
@@ -102,6 +106,19 @@ class WatchedDoor:
     async def delete(self, delete: Delete) -> Answer:
         """A DELETE."""
         return await self._door.delete(delete)
+
+
+def _unrecordable(body: bytes) -> Answer:
+    """What refuses a POST; by the first of its requests, if it has any."""
+    error = errors.audit_full()
+    with suppress(Malformed):
+        frame = codec.decode_frame(body, len(body))
+        messages = frame.messages if isinstance(frame, codec.Batch) else (frame,)
+        for request in messages:
+            if isinstance(request, Request):
+                modern = frame is request and names_version(request.params) is not None
+                return refused(error, request) if modern else Answer.refusing(error, request.id)
+    return Answer.refusing(error)
 
 
 class PostWatch:

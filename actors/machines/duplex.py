@@ -14,6 +14,7 @@ from actors.protocol import codec, errors
 from actors.protocol.errors import REQUEST_CANCELLED, Malformed, ProtocolError, encode_error_body
 from actors.protocol.messages import Error, Notification, Request, RequestId, Result
 from actors.protocol.meta import LEVEL_KEY, names_version
+from actors.protocol.outcomes import untaken
 from actors.protocol.payload import mentions
 
 LISTEN: Final = "subscriptions/listen"
@@ -66,9 +67,9 @@ class Withdrawn(Struct, frozen=True):
 
 
 class Refused(Struct, frozen=True):
-    """It goes nowhere; the answer is this."""
+    """It goes nowhere; what is answered is this."""
 
-    answer: bytes
+    answers: tuple[bytes, ...]
 
 
 Step: TypeAlias = Asked | Told | Withdrawn | Refused
@@ -90,33 +91,32 @@ class Conversation:
         except Malformed:
             return Told(answered=True)  # whoever delivers it says what is wrong with it
         if isinstance(frame, Request):
-            return self._request(frame)
+            return self._request(frame, body)
         if isinstance(frame, Notification):
             return self._notification(frame)
         if isinstance(frame, codec.Batch):
             ids = tuple(m.id for m in frame.messages if isinstance(m, Request))
-            return self._asked(Exchange(ids)) if ids else Told(answered=True)
+            return self._asked(Exchange(ids), body) if ids else Told(answered=True)
         return Told()
 
-    def _request(self, request: Request) -> Step:
+    def _request(self, request: Request, body: bytes) -> Step:
         id, method, modern = request.id, request.method, False
         if method != "initialize":
             modern = names_version(request.params) is not None
             if self.session is None and not modern:
                 if method == "ping":
-                    return Refused(codec.encode_result(id, EMPTY_RESULT))
-                return refused(errors.not_initialized(), id)
+                    return Refused((codec.encode_result(id, EMPTY_RESULT),))
+                return refused(errors.not_initialized(), Exchange((id,)), body)
         if method == "ping":
             return Told(answered=True)
         logs = modern and mentions(request.params, LEVEL_KEY.encode())
-        return self._asked(Exchange((id,), method, modern, logs), opens=method == "initialize")
+        return self._asked(Exchange((id,), method, modern, logs), body, opens=method == "initialize")
 
-    def _asked(self, exchange: Exchange, *, opens: bool = False) -> Step:
-        for id in exchange.ids:
-            if id in self.running:
-                return refused(errors.invalid_request("a request with this id is under way"), id)
+    def _asked(self, exchange: Exchange, body: bytes, *, opens: bool = False) -> Step:
+        if any(id in self.running for id in exchange.ids):
+            return refused(errors.invalid_request("a request with this id is under way"), exchange, body)
         if len(self.running) + len(exchange.ids) > self._most:
-            return refused(errors.too_many_requests("on this connection"), exchange.ids[0])
+            return refused(errors.too_many_requests("on this connection"), exchange, body)
         exchange.pending.update(exchange.ids)
         self.running.update(dict.fromkeys(exchange.ids, exchange))
         return Asked(exchange, opens)
@@ -162,14 +162,29 @@ class Conversation:
             return ()
         return (one_line(data),)
 
+    def refusing(self, exchange: Exchange, body: bytes) -> tuple[bytes, ...]:
+        """What goes out of the refusal of a POST as a whole: it is the answer to each request that was in it."""
+        try:
+            message = codec.decode_message(body)
+        except Malformed:
+            message = None
+        if not isinstance(message, Error) or exchange.pending == {message.id}:
+            return self.outgoing(exchange, body)
+        owing = [id for id in exchange.ids if id in exchange.pending - exchange.withdrawn]
+        exchange.pending.clear()
+        told = tuple(codec.encode(Error(id, message.error)) for id in owing)
+        return (*told, _ended(exchange.ids[0])) if told and exchange.listens else told
+
     def _ambiguous(self) -> bool:
         """Whether nobody could tell whose a log message is: it names no request."""
         return sum(exchange.logs for exchange in self.running.values()) > 1
 
 
-def refused(error: ProtocolError, id: RequestId | None) -> Refused:
-    """An error of ours instead."""
-    return Refused(encode_error_body(error, id))
+def refused(error: ProtocolError, exchange: Exchange, body: bytes) -> Refused:
+    """An error of ours to each of the requests in this message, which goes nowhere."""
+    if exchange.modern:
+        error = untaken(errors.for_modern(error), Raw(body))
+    return Refused(tuple(encode_error_body(error, id) for id in exchange.ids))
 
 
 def one_line(data: bytes) -> bytes:

@@ -35,10 +35,10 @@ from actors.pools.messages import UpstreamSuspended
 from actors.protocol import capabilities, codec, errors, sse
 from actors.protocol import payload as json
 from actors.protocol.capabilities import ClientBits
-from actors.protocol.messages import EMPTY, Notification, Request, RequestId
+from actors.protocol.messages import EMPTY, Notification, Request
 from actors.protocol.meta import Envelope
 from actors.protocol.operations import Operation
-from actors.protocol.outcomes import Outcome
+from actors.protocol.outcomes import Outcome, untaken
 from actors.protocol.policy import shown_otherwise, shows_otherwise
 from actors.protocol.table import TOOLS, Replaced, Table, touched
 from actors.protocol.versions import MODERN
@@ -385,7 +385,7 @@ class ModernRequests(Evictable):
         request, envelope, reply = message.request, message.envelope, message.reply
         refusal = self._admit(request.method)
         if refusal is not None:
-            reply.answer(_refused(refusal, request.id))
+            reply.answer(refused(refusal, request))
             self._settled()
             return
         if not self.running and not self.listens.open:
@@ -424,7 +424,7 @@ class ModernRequests(Evictable):
         """Accepted as soon as it is with the upstream connection: what comes after it from this client comes after
         it there."""
         if self._draining:
-            message.reply.answer(_refused(errors.draining(), None))
+            message.reply.answer(refused(errors.draining()))
         else:
             self.endpoint.inform(message.notification.method, message.notification.params)
             message.reply.answer(ports.Answer(202))
@@ -619,6 +619,9 @@ def _end_of(rights: ports.Rights) -> float:
 _DISCONNECTED, _FLUSH = sv.Disconnected(), sv.FlushDue()
 
 
-def _refused(error: errors.ProtocolError, id: RequestId | None) -> ports.Answer:
+def refused(error: errors.ProtocolError, request: Request | None = None) -> ports.Answer:
+    """What refuses a notification, or this request, before anybody has taken it."""
     error = errors.for_modern(error)
-    return ports.Answer(error.status, errors.encode_error_body(error, id), error.headers)
+    if request is None:
+        return ports.Answer.refusing(error)
+    return ports.Answer.refusing(untaken(error, request.params), request.id)

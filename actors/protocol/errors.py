@@ -37,12 +37,14 @@ Executed = Literal["no", "unknown", "yes"]
 
 
 class Rule(NamedTuple):
-    """What a kind of error means on the wire. `retry_after` is in seconds."""
+    """What a kind of error means on the wire. `retry_after` is in seconds. `executed`: what it says of the request that
+    it answers, as the status says over HTTP."""
 
     code: int
     status: int
     message: str
     retry_after: int | None = None
+    executed: Executed | None = None
 
 
 KINDS: Final[dict[str, Rule]] = {
@@ -54,7 +56,7 @@ KINDS: Final[dict[str, Rule]] = {
     "too_large": Rule(INVALID_REQUEST, 413, "Message too large"),
     # Sessions and versions ("Session Management", "Protocol Version Header").
     "missing_session": Rule(INVALID_REQUEST, 400, "Missing Mcp-Session-Id header"),
-    "session_not_found": Rule(INVALID_REQUEST, 404, "Session not found"),
+    "session_not_found": Rule(INVALID_REQUEST, 404, "Session not found", None, "no"),
     "unsupported_version_header": Rule(INVALID_REQUEST, 400, "Unsupported MCP-Protocol-Version"),
     "unsupported_protocol_version": Rule(UNSUPPORTED_PROTOCOL_VERSION, 400, "Unsupported protocol version"),
     "already_initialized": Rule(INVALID_REQUEST, 400, "The session is initialized already"),
@@ -85,15 +87,15 @@ KINDS: Final[dict[str, Rule]] = {
     "quota_unknown": Rule(INTERNAL, 503, "Limit unknown"),
     "header_too_large": Rule(INVALID_REQUEST, 431, "Headers too large"),
     # No room, or not at the moment: surely not executed.
-    "too_many_requests": Rule(OVERLOADED, 429, "Too many requests in flight", 1),
-    "too_many_sessions": Rule(OVERLOADED, 429, "Too many sessions of this principal", 5),
-    "server_full": Rule(OVERLOADED, 503, "No room for a new session", 5),
-    "overloaded": Rule(OVERLOADED, 503, "The server is overloaded", 1),
-    "audit_full": Rule(OVERLOADED, 503, "What is done can't be recorded", 2),
-    "draining": Rule(OVERLOADED, 503, "The server is shutting down", 1),
-    "store_away": Rule(OVERLOADED, 503, "The session store is away", 2),
-    "too_new": Rule(OVERLOADED, 503, "The session is kept in a form that this replica can't read", 2),
-    "store_full": Rule(OVERLOADED, 503, "The session store is full", 5),
+    "too_many_requests": Rule(OVERLOADED, 429, "Too many requests in flight", 1, "no"),
+    "too_many_sessions": Rule(OVERLOADED, 429, "Too many sessions of this principal", 5, "no"),
+    "server_full": Rule(OVERLOADED, 503, "No room for a new session", 5, "no"),
+    "overloaded": Rule(OVERLOADED, 503, "The server is overloaded", 1, "no"),
+    "audit_full": Rule(OVERLOADED, 503, "What is done can't be recorded", 2, "no"),
+    "draining": Rule(OVERLOADED, 503, "The server is shutting down", 1, "no"),
+    "store_away": Rule(OVERLOADED, 503, "The session store is away", 2, "no"),
+    "too_new": Rule(OVERLOADED, 503, "The session is kept in a form that this replica can't read", 2, "no"),
+    "store_full": Rule(OVERLOADED, 503, "The session store is full", 5, "no"),
     # Answers to a request that was accepted: in this era any JSON-RPC error is a 200 answer.
     "method_not_found": Rule(METHOD_NOT_FOUND, 200, "Method not found"),
     "invalid_params": Rule(INVALID_PARAMS, 200, "Invalid params"),
@@ -139,7 +141,13 @@ class ProtocolError(Struct, frozen=True):
 
     @property
     def raw(self) -> Raw:
-        """The `error` member of a response."""
+        """The `error` member of the response to a request."""
+        executed = KINDS[self.kind].executed
+        return (self if executed is None or self.data else saying(executed, self)).bare
+
+    @property
+    def bare(self) -> Raw:
+        """The same where it answers no request, of which it could tell anything."""
         return Raw(_encode(_Body(self.code, self.message, self.data or EMPTY)))
 
 
@@ -205,7 +213,7 @@ _decode_member = msgspec.json.Decoder(_ErrorMember).decode
 def encode_error_body(error: ProtocolError, id: RequestId | None = None) -> bytes:
     """A whole error response. Without an id the member is left out: it is never null on our side."""
     if id is None:
-        return _encode(_ResponseWithoutId("2.0", error.raw))
+        return _encode(_ResponseWithoutId("2.0", error.bare))
     return _encode(_Response("2.0", id, error.raw))
 
 
@@ -224,6 +232,12 @@ def refusal(kind: str, detail: str | None = None, **data: Any) -> ProtocolError:
     message = rule.message if detail is None else f"{rule.message}: {detail}"
     present = {key: value for key, value in data.items() if value is not None}
     return ProtocolError(rule.code, message, Raw(_encode(present)) if present else EMPTY, kind)
+
+
+def saying(executed: Executed, error: ProtocolError) -> ProtocolError:
+    """The error of ours, with this to say of whether the request may have been executed."""
+    data = msgspec.json.decode(error.data) if error.data else {}
+    return msgspec.structs.replace(error, data=Raw(_encode({**data, "executed": executed})))
 
 
 def waits(kind: str, detail: str, seconds: int | None, *, reason: str) -> ProtocolError:

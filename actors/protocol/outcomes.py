@@ -44,6 +44,12 @@ Outcome = tuple[bool, Raw]
 """A result, or the JSON-RPC error object instead of it."""
 
 
+def untaken(error: errors.ProtocolError, request: Raw) -> errors.ProtocolError:
+    """What refuses a request before anybody looks at its params. Of one that brings a state it does not say that it was
+    not executed: what it goes on with was begun."""
+    return errors.saying("unknown", error) if json.mentions(request, b"requestState") else error
+
+
 def result(method: str, payload: Raw, bits: ClientBits, server: Raw = EMPTY, *, as_is: bool = False) -> Outcome:
     """A result as a client with these bits may get it. `server` is who says so, in place of whoever the result names
     (EMPTY: that stays). The same object if it has all it needs. `as_is`: what it asks, and of which type it is, is

@@ -27,7 +27,8 @@ class McpError(ClientError):
     code: int
 
     def __init__(self, code: int, message: str, data: Any = None, *, status: int | None = None) -> None:
-        super().__init__(message)
+        surely_not = isinstance(data, dict) and data.get("executed") == "no"  # a gateway says so
+        super().__init__(message, executed="no" if surely_not else "unknown")
         self.code = code
         self.message = message
         self.data = data

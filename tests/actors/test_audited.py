@@ -111,7 +111,13 @@ async def test_nothing_begins_that_could_not_be_written_down(autojump_clock, tra
     async with open_gateway(alpha := server(), **watched(trail)) as gateway:
         client = await gateway.connect(principal=ANN)
         trail.full = True
-        assert await client.begin("tools/call", {"name": "alpha__echo"}).head() == 503
+        refused = client.begin("tools/call", {"name": "alpha__echo"})
+        assert await refused.head() == 503
+        assert (await refused.error()).data == {"executed": "no"}
+        retry = {"name": "alpha__echo", "inputResponses": {}, "requestState": "s"}
+        unknown = pooled.client(gateway, ANN, endpoint="").begin("tools/call", retry)
+        assert await unknown.head() == 503
+        assert (await unknown.error()).data == {"executed": "unknown"}
         assert alpha.asked_for("tools/call") == []
 
         async def soon() -> None:

@@ -303,3 +303,25 @@ async def test_a_batch_of_the_revision_that_has_them_is_answered(autojump_clock)
         await trio.sleep(1)
         [answers] = wire.got[before:]
         assert {m["id"] for m in answers} == {1, 2}
+
+
+async def test_what_is_refused_in_a_drain_was_not_executed_but_of_a_retry_nobody_knows(autojump_clock):
+    backend = alpha(held={"work"})
+    async with open_gateway(backend) as gateway, connected(gateway) as wire, connected(gateway) as late:
+        wire.ask(1, "tools/call", CALL, modern=True)
+        request = await backend.next()
+        gateway.nursery.start_soon(gateway.system.drain, 5)
+        await trio.sleep(0.1)
+        refused = await wire.call(2, "tools/call", CALL, modern=True)
+        assert refused["error"]["data"] == {"executed": "no"}
+        retry = await wire.call(3, "tools/call", {**CALL, "inputResponses": {}, "requestState": "s"}, modern=True)
+        assert retry["error"]["data"] == {"executed": "unknown"}
+        opening = await late.initialize()
+        assert opening["error"]["data"] == {"executed": "no"}
+        request.text("done")
+        await wire.answer(1)
+
+
+async def test_an_endpoint_that_is_gone_is_said_to_each_request(autojump_clock):
+    async with open_gateway(alpha()) as gateway, connected(gateway, "nowhere") as wire:
+        assert (await wire.call(1, "tools/call", CALL, modern=True))["error"]["message"] == "No such endpoint"

@@ -87,3 +87,55 @@ def test_a_message_is_one_line_whatever_stands_between_its_tokens():
     spread = b'{\r\n "a": "x\\ny"\n}'
     assert json.loads(one_line(spread)) == json.loads(spread)
     assert b"\n" not in one_line(spread)
+
+
+MODERN = {"io.modelcontextprotocol/protocolVersion": "2026-07-28"}
+
+
+@pytest.mark.parametrize(("modern", "code"), [(False, -32000), (True, -32603)], ids=["legacy", "modern"])
+def test_one_request_too_many_was_not_executed(modern, code):
+    conversation = Conversation(0, 1000)
+    conversation.session = "s"
+    refused = conversation.take(said(id=1, method="tools/call", params={"_meta": MODERN} if modern else {}))
+    assert isinstance(refused, Refused)
+    [answer] = map(json.loads, refused.answers)
+    assert (answer["id"], answer["error"]["code"]) == (1, code)
+    assert answer["error"]["data"] == {"executed": "no"}
+
+
+def test_of_a_retry_too_many_nobody_knows():
+    retry = said(id=1, method="tools/call", params={"_meta": MODERN, "requestState": "x"})
+    refused = Conversation(0, 1000).take(retry)
+    assert isinstance(refused, Refused)
+    assert json.loads(refused.answers[0])["error"]["data"] == {"executed": "unknown"}
+
+
+def batch() -> bytes:
+    return json.dumps([{"jsonrpc": "2.0", "id": n, "method": "tools/list"} for n in (1, 2)]).encode()
+
+
+def test_every_request_of_a_batch_too_many_is_told():
+    conversation = Conversation(1, 1000)
+    conversation.session = "s"
+    refused = conversation.take(batch())
+    assert isinstance(refused, Refused)
+    assert [json.loads(answer)["id"] for answer in refused.answers] == [1, 2]
+
+
+@pytest.mark.parametrize("named", [{}, {"id": 1}], ids=["nameless", "by the first"])
+def test_what_refuses_a_whole_batch_answers_each_of_its_requests(conversation, named):
+    step = conversation.take(batch())
+    assert isinstance(step, Asked)
+    error = {"code": -32000, "message": "no room", "data": {"executed": "no"}}
+    told = [json.loads(answer) for answer in conversation.refusing(step.exchange, said(error=error, **named))]
+    assert [(answer["id"], answer["error"]) for answer in told] == [(1, error), (2, error)]
+    assert step.exchange.owed() == []
+
+
+def test_a_refusal_without_an_id_answers_the_request_and_ends_its_subscription(conversation):
+    listening = said(id=1, method="subscriptions/listen", params={"_meta": MODERN})
+    step = conversation.take(listening)
+    assert isinstance(step, Asked)
+    answer, end = map(json.loads, conversation.refusing(step.exchange, said(error={"code": 1, "message": "no"})))
+    assert answer["id"] == 1
+    assert end["params"] == {"requestId": 1}

@@ -189,3 +189,9 @@ async def test_changes_of_a_resource_are_iterated(opening: Any) -> None:
                     assert update.raw["uri"] == "shop://price"
                     break
                 nursery.cancel_scope.cancel()
+
+
+def test_an_error_of_a_gateway_tells_whether_the_server_did_it() -> None:
+    assert McpError(-32000, "no room", {"executed": "no"}).executed == "no"
+    for data in (None, {}, "no", ["executed"], {"executed": "yes"}):
+        assert McpError(-32603, "lost", data).executed == "unknown"

@@ -145,3 +145,23 @@ def test_the_errors_of_that_era_are_as_its_schema_says(conforms):
         "UnsupportedProtocolVersionError": errors.unsupported_protocol_version("2099-01-01", SERVED),
     }.items():
         conforms("2026-07-28", name, encode_error_body(error, 1))
+
+
+@pytest.mark.parametrize("kind", [kind for kind, rule in KINDS.items() if rule.status in (429, 503)])
+def test_what_may_pass_says_to_a_request_that_nothing_was_executed(kind):
+    error = errors.waits(kind, "", 7, reason="test") if kind in ("limited", "quota_unknown") else refusal(kind)
+    answer = json.loads(errors.encode_error_body(error, 1))
+    assert answer["error"]["data"]["executed"] == "no"
+    modern = json.loads(errors.encode_error_body(errors.for_modern(error), 1))
+    assert modern["error"]["data"]["executed"] == "no"
+
+
+def test_what_answers_no_request_says_nothing_of_one():
+    assert "data" not in json.loads(errors.encode_error_body(errors.overloaded()))["error"]
+
+
+def test_a_refusal_says_what_is_known_of_its_own_request():
+    error = errors.waits("limited", "", 7, reason="test")
+    said = json.loads(bytes(errors.saying("unknown", error).raw))["data"]
+    assert said == {"reason": "test", "executed": "unknown", "retryAfter": 7}
+    assert json.loads(bytes(errors.saying("unknown", errors.overloaded()).raw))["data"] == {"executed": "unknown"}
