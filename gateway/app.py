@@ -117,12 +117,13 @@ class Gateway:
     def _crashed(self, listener: str) -> None:
         self.metrics.count("stagedoor_connection_crashes_total", (listener,))
 
-    def _refused(self, status: int, client: str) -> None:
-        """The connection has answered what never became a request."""
+    def _refused(self, status: int, client: str, begun: bool) -> None:
+        """The connection has answered what never became a whole request."""
         self.metrics.count("stagedoor_http_responses_total", ("other", str(status)))
-        self._record(Access(time.time(), "-", "-", "-", status, client=client))
+        if not begun:
+            self.record(Access(time.time(), "-", "-", "-", status, client=client))
 
-    def _record(self, access: Access) -> None:
+    def record(self, access: Access) -> None:
         """An HTTP request is over."""
         if self.access is not None and self._line is not None:
             self.access.put(self._line(access))
@@ -359,7 +360,7 @@ class Gateway:
             config = replace(ServeConfig.within(settings.limits, tls, connections), farewell=self.role.farewell)
             served: App = app
             if self.access is not None or self.requests is not None:
-                served = Recorded(app, self._record, lambda session: handle(session_key(session)))
+                served = Recorded(app, self.record, lambda session: handle(session_key(session)))
             await serve(served, listeners, config, stop=self.closing, log=self.log, connections=self.public)
             nursery.cancel_scope.cancel()
 

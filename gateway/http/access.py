@@ -1,7 +1,8 @@
 """Records each HTTP request of an ASGI app with its answer, for those who want to know of all of them.
 
 It stands before the app only where somebody does. What never became a request (a head that can't be read, one that came
-too slowly, a connection too many) the connection tells by itself.
+too slowly, a connection too many) the connection tells by itself; what it answers in the app's place, because the rest
+of a request did not come, is told here.
 """
 
 import sys
@@ -10,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
 
 from actors.ports import SessionKey
-from gateway.http.request import Receive, Scope, header_map, peer_of
+from gateway.http.request import REFUSED, Receive, Scope, header_map, peer_of
 from gateway.http.response import Send
 from gateway.observability.access import CLIENT_GONE, Access
 
@@ -58,7 +59,8 @@ class Recorded:
             await self._app({**scope, ACCESS: access}, receive, seen)
         finally:
             crashed = isinstance(sys.exc_info()[1], Exception)
-            access.status = access.status or (500 if crashed else CLIENT_GONE)
+            refused = scope.get("extensions", {}).get(REFUSED, {}).get("status")
+            access.status = refused or access.status or (500 if crashed else CLIENT_GONE)
             access.ms = (self._clock() - began) * 1000
             self._record(access)
 

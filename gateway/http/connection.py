@@ -44,8 +44,9 @@ class Watcher(Protocol):
         """A client was cut that took nothing for the time of one write."""
 
     @property
-    def on_refused(self) -> Callable[[int, str], object]:
-        """Called with the status and the client's address for an answer to what never became a request."""
+    def on_refused(self) -> Callable[[int, str, bool], object]:
+        """Called with the status and the client's address for an answer to what never became a whole request, and
+        whether the app knew of it."""
 
     def on_crash(self, exit: Exit) -> None:
         """The app crashed while it answered; the client got a 500 or a cut answer."""
@@ -115,7 +116,7 @@ class Connection(TCPServer):
         """Instead of `run`, when there are too many: says so if that can be said at once."""
         try:
             with self._scope:
-                self._watcher.on_refused(503, "")
+                self._watcher.on_refused(503, "", False)
                 await self.write(_BUSY if self._tls is None else b"")
         finally:
             with trio.move_on_after(_CLOSING, shield=True):

@@ -25,6 +25,7 @@ from hypercorn.typing import AppWrapper, ConnectionState, HTTPScope, WorkerConte
 from hypercorn.utils import suppress_body
 
 from gateway.http.config import EdgeConfig
+from gateway.http.request import REFUSED
 from gateway.http.requests import Inbox, Requests
 from gateway.http.response import refusal
 from gateway.http.websocket import WebSocketStream, upgrades
@@ -106,7 +107,7 @@ class Http1Protocol(H11Protocol):
         ssl: bool,
         client: tuple[str, int] | None,
         server: tuple[str, int] | None,
-        refused: Callable[[int, str], object] = lambda status, client: None,
+        refused: Callable[[int, str, bool], object] = lambda status, client, begun: None,
     ) -> None:
         # The inherited __init__ is not run: all it would add is an h11 connection.
         self.app = app
@@ -175,11 +176,14 @@ class Http1Protocol(H11Protocol):
     async def refuse(self, status: int, reason: str) -> None:
         """Answers with an error unless an answer has begun, and ends the connection."""
         stream, self.stream = self.stream, None
+        begun = isinstance(stream, AppStream)
+        if isinstance(stream, AppStream) and not self.answering:
+            stream.scope["extensions"][REFUSED] = {"status": status}
         if stream is not None:
             await stream.handle(StreamClosed(STREAM_ID))
         if not self.answering:
             self.answering = True
-            self._refused(status, str(self.client[0]) if self.client else "")
+            self._refused(status, str(self.client[0]) if self.client else "", begun)
             headers, body = _last_words(status, reason)
             await self.wire.write(encode_head(status, [*headers, (b"date", _date())]) + body)
         await self.wire.finish()

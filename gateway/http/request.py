@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, Final
 
 Scope = Mapping[str, Any]
 Receive = Callable[[], Awaitable[Mapping[str, Any]]]
@@ -86,6 +86,10 @@ def is_json(content_type: str) -> bool:
     media, *parameters = _pieces(content_type)
     charsets = {p.partition("=")[2].strip('"') for p in parameters if p.startswith("charset=")}
     return media == "application/json" and charsets <= {"utf-8", "utf8", "us-ascii"}
+
+
+REFUSED: Final = "stagedoor.refused"
+"""Among the extensions in a request's scope: the `status` by which its connection has answered in the app's place."""
 
 
 class DisconnectedError(Exception):

@@ -36,14 +36,15 @@ class Connections:
         self,
         log: Log,
         crashed: Callable[[], object] = lambda: None,
-        refused: Callable[[int, str], object] = lambda status, client: None,
+        refused: Callable[[int, str, bool], object] = lambda status, client, begun: None,
     ) -> None:
         self.open: set[Connection] = set()
         self.crashed = crashed
         """Called when a connection, or the answer to a request, ends by a fault of ours."""
         self.on_refused = refused
-        """Called with the status and the client's address when the answer was given before there was a request: its
-        head could not be read, or it came too slowly, or there are too many connections."""
+        """Called with the status and the client's address when the answer was given before there was a whole request:
+        it could not be read, or came too slowly, or there are too many connections. `begun`: its head was good, so
+        that whoever stands before the app tells of it."""
         self.working = 0
         self.stalled = 0
         self._log = log

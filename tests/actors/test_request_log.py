@@ -7,7 +7,7 @@ import trio
 from actors.duplex import Duplex
 from actors.ports import ANONYMOUS
 from tests.support.duplex_client import Wire
-from tests.support.harness import open_gateway
+from tests.support.harness import open_gateway, open_replica_maker
 from tests.support.mcp_backend import Backend
 from tests.support.modern_client import ModernClient
 from tests.support.observed import PARENT, TRACE, Observed, attributes
@@ -160,3 +160,50 @@ async def test_a_request_on_a_channel_for_everything_is_told_as_such(autojump_cl
         assert "network.transport" not in attributes(span)
         wire.hang_up()
         await gateway.settle()
+
+
+async def test_what_the_next_owner_goes_on_with_is_told_as_handed_over_and_by_that_one_as_it_ends(autojump_clock):
+    first, second = Observed(traces=False), Observed(traces=False)
+    alpha = work(kind="http")
+    async with open_replica_maker(alpha) as start:
+        one, two = await start(observer=first.observer), await start(observer=second.observer)
+        client = await one.connect("alpha")
+        call = client.begin("tools/call", {"name": "work", "_meta": {"progressToken": "mine"}}, id="moved")
+        request = await alpha.next()
+        alpha.upstream.transport.prime("c0", request.id)
+        progress = {"progressToken": request.token, "progress": 1}
+        alpha.upstream.notify("notifications/progress", progress, related=request.id, cursor="c1")
+        await call.next("notifications/progress")
+        await one.system.drain(trio.current_time() + 8)
+        assert [(line["id"], line["outcome"]) for line in first.of("tools/call")] == [("moved", "handed_over")]
+        assert "error" not in first.of("tools/call")[0]
+        client.to(two)
+        rest = client.listen([e.id for e in call.events if e.id is not None][-1])
+        rest.id = "moved"
+        await alpha.connected(2)
+        await two.settle()
+        result = {"content": [{"type": "text", "text": "done"}]}
+        alpha.upstream.transport.deliver({"id": request.id, "result": result}, request.id, "c2")
+        await rest.result()
+        assert [(line["id"], line["outcome"]) for line in second.of("tools/call")] == [("moved", "answered")]
+
+
+async def test_what_a_killed_process_had_in_hand_is_told_once_by_who_rebuilds_the_session(autojump_clock):
+    seen = Observed(traces=False)
+    alpha = work(kind="http")
+    async with open_replica_maker(alpha) as start:
+        one, two, three = await start(), await start(observer=seen.observer), await start(observer=seen.observer)
+        client = await one.connect("alpha")
+        call = client.begin("tools/call", {"name": "work", "_meta": {"progressToken": "mine"}}, id="lost")
+        (await alpha.next()).progress(1)
+        await call.next("notifications/progress")
+        one.kill()
+        client.to(two)
+        rest = client.listen([e.id for e in call.events if e.id is not None][-1])
+        rest.id = "lost"
+        assert (await rest.error()).data["reason"] == "owner_lost"
+        client.to(three)
+        await client.tool("echo")
+        assert [(line["id"], line["outcome"]) for line in seen.lines if line["outcome"] != "answered"] == [
+            ("lost", "lost")
+        ]
