@@ -49,10 +49,11 @@ async def _timed(client: Client, tool: str, tally: Count) -> None:
 
 
 async def steady(clients: list[Client], tool: str, seconds: float) -> Count:
-    """Every client calls again as soon as it has its answer."""
+    """Every client calls again as soon as it has its answer; each calls once, however short the time."""
     tally, end = Count(), time.perf_counter() + seconds
 
     async def caller(client: Client) -> None:
+        await _timed(client, tool, tally)
         while time.perf_counter() < end:
             await _timed(client, tool, tally)
 

@@ -546,10 +546,14 @@ class Router(Actor):
             message.reply.answer(False if isinstance(outcome, Exception) else outcome)
 
         alive.ref.ask(Move, self._services.limits.admission, moved)
+        self._leave_to_others(message.key)
+
+    def _leave_to_others(self, key: SessionKey) -> None:
+        """For a while it is not claimed here. If nobody claims it meanwhile, it is looked after here again."""
         now = self.ctx.now()
         self._moving = {key: until for key, until in self._moving.items() if until > now}
-        self._moving[message.key] = now + MOVING
-        self._look_later(LeftDue(message.key, self._services.cluster.incarnation))
+        self._moving[key] = now + MOVING
+        self._look_later(LeftDue(key, self._services.cluster.incarnation))
 
     def _look_later(self, left: LeftDue) -> None:
         self.ctx.set_timer(("left", left.key), MOVING, left)
@@ -585,6 +589,8 @@ class Router(Actor):
         self._gauge()
         if kind is ExitKind.CRASHED:
             self._after_crash(key)
+        elif self._is_moving(key):
+            self._leave_to_others(key)  # it may have taken a while until it was given back
 
     def _after_crash(self, key: SessionKey) -> None:
         """The next message rebuilds it from its record; but not again and again."""

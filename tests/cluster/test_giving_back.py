@@ -438,6 +438,23 @@ async def test_whoever_comes_here_waits_for_the_next_owner_for_a_while(autojump_
         assert in_memory(two) == 0
 
 
+async def test_the_while_begins_when_it_was_given_back(autojump_clock):
+    alpha = lasting()
+    async with open_replicas(1, alpha) as (one,):
+        client = await one.connect("alpha")
+        call, request = await begun(client, alpha)
+        call.drop()
+        asked = trio.current_time()
+        assert await move(one) is True
+        assert trio.current_time() - asked >= 2
+        await trio.sleep(4.9)
+        assert not in_memory(one)
+        await trio.sleep(1)
+        assert in_memory(one) == 1
+        answer(alpha, request)
+        assert (await back(client, call).result())["content"][0]["text"] == "done"
+
+
 @pytest.mark.parametrize("ready", [False, True])
 async def test_only_a_session_that_is_here_and_initialized_can_be_moved(autojump_clock, ready):
     async with open_replicas(2, lasting()) as (one, two):

@@ -31,6 +31,13 @@ async def steps(ctx: Context, count: int) -> str:
 
 
 @server.tool()
+async def stalls(ctx: Context) -> str:
+    """Goes one step, and never ends."""
+    await ctx.session.send_progress_notification(ctx.request_context.meta.progressToken, 1, 2, "step 1", ctx.request_id)
+    return await slow()
+
+
+@server.tool()
 async def sampled(ctx: Context) -> str:
     """Asks the model."""
     asked = SamplingMessage(role="user", content=TextContent(type="text", text="What is it?"))

@@ -27,6 +27,13 @@ async def steps(ctx: Context, count: int) -> str:
 
 
 @server.tool
+async def stalls(ctx: Context) -> str:
+    """Goes one step, and never ends."""
+    await ctx.progress(1, 2, "step 1")
+    return await slow()
+
+
+@server.tool
 async def sampled(ctx: Context) -> str:
     """Asks the model."""
     return (await ctx.sample("What is it?")).text
