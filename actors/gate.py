@@ -170,7 +170,7 @@ class Gate:
         """Why so many requests may not be made at this endpoint at present. Whoever waits for that is cancelled with
         its connection; what was taken stays taken."""
         policy = self._services.table.value.policy
-        if policy is None:
+        if policy is None or not policy.metered:
             return None
         path = f"/mcp/{post.endpoint}" if post.endpoint else "/mcp"
         due = policy.standing(post.principal.name, post.rights).due("endpoint", "", path)

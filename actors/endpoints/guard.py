@@ -67,13 +67,15 @@ class Annotated(Protocol):
 class Guard:
     """Of one endpoint for one client."""
 
-    __slots__ = ("_annotations", "_asking", "_host", "_services")
+    __slots__ = ("_annotations", "_asking", "_host", "_services", "_stood")
 
     def __init__(self, host: Host, services: Services, annotations: Annotated) -> None:
         self._host = host
         self._services = services
         self._annotations = annotations
         self._asking: Rights | None = None
+        self._stood: tuple[Policy, Rights, Standing] | None = None
+        """What was found last: one request asks several times, and the next one mostly brings the same rights."""
 
     # What may be seen
 
@@ -211,7 +213,10 @@ class Guard:
             self._record(policy, effect, backend, Subject(kind, name, effect.params), decision)
 
     def _stand(self, policy: Policy, rights: Rights) -> Standing:
-        return policy.standing(self._host.principal.name, rights)
+        stood = self._stood
+        if stood is None or stood[0] is not policy or stood[1] is not rights:
+            stood = self._stood = (policy, rights, policy.standing(self._host.principal.name, rights))
+        return stood[2]
 
     @staticmethod
     def unknown(effect: fx.Dispatch, subject: Subject) -> errors.ProtocolError:

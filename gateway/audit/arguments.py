@@ -25,6 +25,9 @@ MEMBERS: Final = 64
 """Of one list or object in an argument."""
 MORE: Final = "…"
 
+_decode_names: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+"""What is not told need not be read."""
+
 Told = Callable[[bytes], Any]
 """The raw arguments, a JSON object → what is written of them."""
 
@@ -41,10 +44,11 @@ def teller(form: Form, key: bytes, redact: Redaction) -> Told:
         "full": lambda given: _each_cut(given, WHOLE_CHARACTERS),
     }
     tell = values[form]
+    decode: Callable[[bytes], Any] = _decode_names if form == "keys" else msgspec.json.decode
 
     def told(raw: bytes) -> Any:
         try:
-            given = msgspec.json.decode(raw) if raw else {}
+            given = decode(raw) if raw else {}
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return None
         return _fitting(tell(_bounded(given))) if isinstance(given, dict) else None

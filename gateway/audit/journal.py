@@ -29,9 +29,13 @@ QUEUE: Final = 8192
 """Lines that wait; from here on nobody begins anything that would be written down."""
 SPARE: Final = 8 * QUEUE
 """Lines of what had begun before. Beyond, they are lost, and counted."""
+GATHER: Final = 0.05
+"""Seconds between two batches. The first line after a pause is written at once. To wake the thread for each one costs
+several times what it does with a line, since it and the loop then take the interpreter from each other."""
 BATCH: Final = 512
+"""Lines of a batch; where so many wait there is no more to gather."""
 BATCH_BYTES: Final = 1 << 20
-"""Lines and bytes that a copy gets at once."""
+"""Bytes that a copy gets at once."""
 COPY_BYTES: Final = 32 << 20
 """Bytes that wait for a copy."""
 OFTEN: Final = 10.0
@@ -161,6 +165,8 @@ class Journal:
         self._waiting: deque[tuple[str, float, Mapping[str, Any]]] = deque()
         self._changed = threading.Condition()
         self._ending: float | None = None
+        self._idle = False
+        """The thread waits for the next line."""
         self._lost = 0
         self._often: dict[tuple[Any, ...], _Often] = {}
         self._key = key
@@ -184,7 +190,7 @@ class Journal:
             self._dropped("file", 1)
             return
         self._waiting.append((event, self._clock(), values))
-        if len(self._waiting) == 1:
+        if self._idle or len(self._waiting) == BATCH:
             with self._changed:
                 self._changed.notify()
 
@@ -237,15 +243,20 @@ class Journal:
         while (batch := self._next()) is not None:
             if batch and not self._write(batch):
                 break
+            with self._changed:
+                if self._ending is None and len(self._waiting) < BATCH:
+                    self._changed.wait(GATHER)
         if self._file is not None:
             self._file.close()
 
     def _next(self) -> list[Line] | None:
         """The lines that come next, maybe none; None after the last."""
         with self._changed:
+            self._idle = True  # before the look: a line that comes after it notifies
             if not self._waiting and self._ending is None:
                 left = max(0.0, self._signed + HEAD_EVERY - self._clock()) or AGAIN
                 self._changed.wait(min(left, OFTEN) if self._often else left)
+            self._idle = False
         taken = [self._waiting.popleft() for _ in range(min(BATCH, len(self._waiting)))]
         lines = [Line(event, at, self._chain.line(event, at, values)) for event, at, values in taken]
         now = self._clock()

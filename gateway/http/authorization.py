@@ -3,6 +3,7 @@ whom it can't be told of. Every address in it is made of the configured one, nev
 """
 
 import re
+import string
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,7 +26,8 @@ METADATA_AGE: Final = 300
 TOLD: Final = 10_000
 """Tokens of which it is remembered that they are in the audit trail."""
 
-_BEARER = re.compile(r"[A-Za-z0-9._~+/-]+=*")
+_BEARER = (string.ascii_letters + string.digits + "-._~+/").encode()
+"""Of what a token is made, but for `=` at its end (RFC 6750, section 2.1). An expression takes four times as long."""
 _QUOTED = re.compile(r'(["\\])')
 _UNQUOTABLE = re.compile(r"[^\x20-\x7e]")
 
@@ -99,7 +101,7 @@ class Authorization:
         token = token.strip()
         if not token:
             return _Refused(self._unauthorized(path), "no_token")  # a scheme alone is no credentials
-        if _BEARER.fullmatch(token) is None:
+        if not _well_formed(token):
             return self._malformed("malformed", "the Authorization header is malformed")
         found = self._gate.asker(token)
         if found is None and self._verifier is not None:
@@ -215,6 +217,11 @@ class Authorization:
     def _malformed(reason: str, why: str) -> "_Refused":
         challenge = f'Bearer error="invalid_request", error_description="{why}"'
         return _Refused(refusal(400, f"Bad request: {why}", ("WWW-Authenticate", challenge)), reason)
+
+
+def _well_formed(token: str) -> bool:
+    body = token.encode("utf-8", "surrogatepass").rstrip(b"=")
+    return bool(body) and not body.translate(None, _BEARER)
 
 
 def path_of(target: Route | None) -> str:

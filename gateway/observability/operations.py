@@ -107,17 +107,25 @@ class Observing:
         if operation.outcome == "relayed":
             return
         event = "session" if operation.method == "initialize" else "call"
-        values = {
+        ms = round((self._clock() - operation.began) * 1000, 1)
+        values: dict[str, Any] = {
             "method": operation.method,
             **(operation.audited or {}),
             "outcome": operation.outcome,
-            "code": operation.code,
-            "ms": round((self._clock() - operation.began) * 1000, 1),
-            "endpoint": operation.endpoint,
-            "server": operation.backend,
-            "session": operation.session,
-            "era": operation.era,
-            "transport": operation.transport,
-            "trace_id": operation.trace_id,
+            "ms": ms,
         }
-        audit.record(event, **{key: value for key, value in values.items() if value not in ("", None)})
+        if operation.code is not None:
+            values["code"] = operation.code
+        if operation.backend:
+            values["server"] = operation.backend
+        if operation.endpoint:
+            values["endpoint"] = operation.endpoint
+        if operation.session:
+            values["session"] = operation.session
+        if operation.era:
+            values["era"] = operation.era
+        if operation.transport:
+            values["transport"] = operation.transport
+        if trace := operation.trace_id:
+            values["trace_id"] = trace
+        audit.record(event, **values)

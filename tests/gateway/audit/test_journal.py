@@ -375,3 +375,27 @@ def test_a_digest_is_the_same_for_the_same_value_of_a_deployment():
     one, same, other = (Journal(None, key=key) for key in (KEY, KEY, signing_keys([b"o" * 32])[0]))
     assert one.digest(b"x") == same.digest(b"x") != other.digest(b"x")
     assert one.digest(b"x") != one.digest(b"y")
+
+
+async def test_lines_that_come_one_by_one_are_written_in_few_batches_the_first_one_at_once(monkeypatch):
+    """To wake the thread for each line costs more than the line does."""
+    monkeypatch.setattr(module, "GATHER", 3600.0)
+    batches = []
+
+    class Counting(Held):
+        def write(self, lines):
+            batches.append([line.event for line in lines])
+            return 0
+
+    journal = Journal(Counting(), key=KEY)
+    await until(lambda: batches == [["audit.start"]])
+    for _ in range(module.BATCH - 1):
+        journal.record("call")
+    await trio.sleep(0.05)
+    assert len(batches) == 1, "they gather"
+    journal.record("deny")
+    await until(lambda: len(batches) == 2)
+    assert batches[1] == [*["call"] * (module.BATCH - 1), "deny"], "a whole batch waits for nothing"
+    journal.record("call")
+    await journal.aclose(PATIENCE)
+    assert batches[2] == ["call", "audit.end"], "nor does the end"
