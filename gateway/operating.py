@@ -1,7 +1,8 @@
 """What operators see of sessions and do with them, by way of any replica: list them, end one, move one.
 
 A list is read in pages, one source after the other: what each replica owns, in the order of their names, and what
-nobody has in memory. Of its own sessions a replica knows all; of those of others it tells what their records say. A
+nobody has in memory. Of its own sessions a replica knows all; of those of others it tells what their records say.
+Clients without sessions that have connections of their own at servers of the legacy era are counted beside them. A
 session is called by its handle, as in logs, or by the whole key, of which that is the beginning. Its id is a secret of
 its client, and is known to nobody here.
 """
@@ -14,6 +15,7 @@ from typing import Any, Final, TypeAlias
 
 import trio
 
+from actors.pools.ownership import is_pool
 from actors.ports import ANONYMOUS, DUE_PARTS, Answer, Done, Failed, Incarnation, Principal, Record, Replica, SessionKey
 from actors.protocol.errors import ProtocolError, Refusal
 from actors.runtime import ActorDown, MailboxFull, NotTaken, Reply
@@ -83,7 +85,8 @@ class Operator:
     # The list
 
     async def page(self, cursor: str, limit: str) -> dict[str, Any]:
-        """The sessions of a page, and the `next` cursor if there are more; on the first one also the replicas."""
+        """The sessions of a page, how many `modern` clients have a connection of their own besides, and the `next`
+        cursor if there are more; on the first one also the replicas."""
         if limit and not (limit.isdecimal() and len(limit) < 10):
             raise RefusedError(400, "limit is a number")
         size = max(1, min(int(limit or PAGE), PAGE_MAX))
@@ -98,13 +101,15 @@ class Operator:
                 return {**page, "sessions": [], "next": f"{source}:"}
         if source not in sources:  # it is gone meanwhile: go on with the one that follows
             source, position = next((one for one in sources if one > source), AT_REST), ""
+        modern = 0
         if source == AT_REST:
             rows, after = await self._at_rest(position)
         elif source == self._me:
             rows, after = await self._own(position, size)
+            modern = 0 if position else self._actors.affinity_pools.connections
         else:
-            rows, after = await self._of(source, position, alive=_lives(replicas, source))
-        page["sessions"] = rows
+            rows, modern, after = await self._of(source, position, alive=_lives(replicas, source))
+        page |= {"sessions": rows, "modern": modern}
         later = next((one for one in sources if one > source), None)
         if after or later is not None:
             page["next"] = f"{source}:{after}" if after else f"{later}:"
@@ -153,22 +158,25 @@ class Operator:
             "asked": description.asked,
         }
 
-    async def _of(self, owner: Incarnation, position: str, *, alive: bool) -> tuple[list[dict[str, Any]], str]:
-        """Those of another replica, by their records."""
+    async def _of(self, owner: Incarnation, position: str, *, alive: bool) -> tuple[list[dict[str, Any]], int, str]:
+        """Those of another replica, by their records, and its pools: of a dead one there are none left."""
         cursor = int(position) if position.isdecimal() and len(position) < 20 else 0
         keys, after = await self._outcome(partial(self._services.cluster.owned, owner, cursor))
-        rows = []
+        rows, modern = [], 0
         for key, record in (await self._records(keys)).items():
-            if record.owner == owner or (not alive and record.owner is None):
+            if is_pool(record):
+                modern += alive and record.owner == owner
+            elif record.owner == owner or (not alive and record.owner is None):
                 rows.append(_recorded(key, record, alive=alive))
-        return rows, str(after) if after else ""
+        return rows, modern, str(after) if after else ""
 
     async def _at_rest(self, position: str) -> tuple[list[dict[str, Any]], str]:
         """Those of one part that nobody has in memory, as far as the store tells: the ones that end first."""
         part = int(position) if position.isdecimal() and len(position) < 3 else 0
         keys = await self._outcome(partial(self._services.cluster.due, part, math.inf))
         records = await self._records(keys[:PAGE_MAX])
-        rows = [self._resting(key, record) for key, record in records.items() if record.owner is None]
+        resting = {key: record for key, record in records.items() if record.owner is None and not is_pool(record)}
+        rows = [self._resting(key, record) for key, record in resting.items()]
         return rows, str(part + 1) if part + 1 < DUE_PARTS else ""
 
     def _resting(self, key: SessionKey, record: Record) -> dict[str, Any]:
@@ -182,7 +190,7 @@ class Operator:
 
         async def read(key: SessionKey) -> None:
             record = await self._ask(partial(self._services.store.read, key))
-            if isinstance(record, Record) and "endpoint" in record.fields:
+            if isinstance(record, Record) and ("endpoint" in record.fields or is_pool(record)):
                 found[key] = record
 
         async with trio.open_nursery() as nursery:

@@ -113,6 +113,14 @@ class LocalPool(Protocol):
         """Nobody waits for anything, and none of it is owned here."""
 
 
+KIND: Final = b"broker"
+
+
+def is_pool(record: Record) -> bool:
+    """Whether it is the record of a pool."""
+    return record.fields.get("kind") == KIND
+
+
 class _Pool:
     """What the store could lose of a pool: nothing but the fields of its record. Whoever else had the pool has ended
     it."""
@@ -169,11 +177,16 @@ class Ownership:
         """Of this life, while it owns the pool."""
         return self._record.grant.epoch
 
+    @property
+    def here(self) -> bool:
+        """Whether no other process has the pool, as far as is known."""
+        return self._remote is None
+
     def _acquire(self) -> None:
         """What it knows of its record is of no use to another life, nor what the store still says of that."""
         record = self._record = OwnedRecord(self._key, self._services, self.ctx)
         record.life = _POOL
-        record.acquire({"kind": b"broker", "backend": self._backend.encode()})
+        record.acquire({"kind": KIND, "backend": self._backend.encode()})
 
     def receive(self, message: PoolMessage) -> None:
         """Nothing is done before this life owns what it is about to hold, or while it can't be told whether it does."""

@@ -111,7 +111,7 @@ class PoolActor(Evictable):
         services: Services,
         tree: Tree,
         suspended: SuspendedCalls,
-        connected: set[str],
+        connected: dict[str, bool],
     ) -> None:
         self._backend = spec.name
         self._record_key = record_key
@@ -120,7 +120,7 @@ class PoolActor(Evictable):
         self._tree = tree
         self._suspended = suspended
         self._connected = connected
-        """The record keys of all pools that have a connection."""
+        """The record keys of all pools that have a connection, and whether it is one of this process."""
         self._spec = spec
         lines = 1 + services.limits.overflow_connections
         self._state = ev.Calls(ev.Rules(serialized(tree.eras.settled(spec), key.bits), lines, server=spec.name))
@@ -318,7 +318,7 @@ class PoolActor(Evictable):
 
     def stopped(self, reason: Exit) -> None:
         """After a crash too: what was suspended is not there any more, and the next life may begin anywhere."""
-        self._connected.discard(self._record_key)
+        self._connected.pop(self._record_key, None)
         for number in self._calls:
             self._suspended.remove((self, number))
         self._ownership.leave()
@@ -411,7 +411,10 @@ class PoolActor(Evictable):
         self._step(ev.Expired(number) if suspended else ev.Cancelled(number, reason))
 
     def announce(self, message: um.UpstreamReady | um.UpstreamDown) -> None:
-        (self._connected.add if isinstance(message, um.UpstreamReady) else self._connected.discard)(self._record_key)
+        if isinstance(message, um.UpstreamReady):
+            self._connected[self._record_key] = self._ownership.here
+        else:
+            self._connected.pop(self._record_key, None)
         for ref in self._subscribers.members:
             ref.reply(message)
 

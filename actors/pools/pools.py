@@ -30,8 +30,8 @@ class Pools:
         self._registry = registry
         self._supervisor = supervisor
         self._tree = tree
-        self._connected: set[str] = set()
-        """The record keys of those that have a connection."""
+        self._connected: dict[str, bool] = {}
+        """The record keys of those that have a connection, and whether it is one of this process."""
         self._supervisor_of_guests = guests
         self.guests: dict[tuple[SessionKey, Incarnation, int], Ref] = {}
         """By pool, and the process and the number of the link."""
@@ -39,6 +39,11 @@ class Pools:
     def connected(self, spec: BackendSpec, key: PoolKey) -> bool:
         """Whether the pool of this client for this server is there, and has a connection."""
         return bool(self._connected) and record_key(spec.name, key) in self._connected
+
+    @property
+    def connections(self) -> int:
+        """How many have a connection of this process."""
+        return sum(self._connected.values())
 
     def find(self, spec: BackendSpec, key: PoolKey) -> Ref:
         """The pool of this client for this server. Raises AtCapacity, SystemClosed."""

@@ -49,7 +49,7 @@ async def _look(parts: Parts, url: str, admin: str | None) -> dict[str, Any]:
         raise ClientFailedError(f"no admin listener of a gateway answers for {url} (--admin URL)")
     replicas: list[dict[str, Any]] = []
     seen: dict[str, tuple[str, str]] = {}
-    cursor = ""
+    cursor, modern = "", 0
     while len(seen) < MOST:
         code, page = await parts.operate(url, admin, "list", "", {"cursor": cursor, "limit": str(PAGE)}) or (504, {})
         if code != 200:
@@ -57,10 +57,14 @@ async def _look(parts: Parts, url: str, admin: str | None) -> dict[str, Any]:
         replicas = page.get("replicas", replicas)
         for entry in page.get("sessions", ()):
             seen[entry["key"]] = str(entry.get("state", "")), str(entry.get("era", ""))
+        modern += page.get("modern", 0)
         cursor = page.get("next", "")
         if not cursor:
             break
-    counted = [{"state": s, "era": e, "sessions": n} for (s, e), n in sorted(Counter(seen.values()).items())]
+    counts = Counter(seen.values())
+    if modern:
+        counts["live", "modern"] = modern
+    counted = [{"state": s, "era": e, "sessions": n} for (s, e), n in sorted(counts.items())]
     return {"replicas": replicas, "servers": servers, "sessions": counted, "more": bool(cursor)}
 
 

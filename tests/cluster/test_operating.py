@@ -13,6 +13,8 @@ from gateway.store.memory import MemoryStore
 from tests.support.calls import reached
 from tests.support.harness import Gateway, open_gateway, open_replicas
 from tests.support.mcp_backend import Backend
+from tests.support.pooled import client as modern_client
+from tests.support.pooled import echo
 
 HELD = {"tools": ("echo", "slow"), "held": {"slow"}}
 
@@ -286,3 +288,28 @@ async def test_a_store_that_is_away_is_an_answer(autojump_clock, monkeypatch):
         monkeypatch.setattr(gateway.store, "replicas", lambda done: None)
         status, body = await ask(gateway, "list")
         assert (status, "took too long" in body["error"]) == (503, True)
+
+
+async def modern(gateway: Gateway) -> int:
+    """The modern clients of all pages."""
+    found, cursor = 0, ""
+    while True:
+        _, page = await ask(gateway, "list", cursor=cursor)
+        found, cursor = found + page.get("modern", 0), page.get("next", "")
+        if not cursor:
+            return found
+
+
+async def test_clients_without_sessions_are_counted_once_whichever_replica_they_come_to(autojump_clock):
+    async with open_replicas(2, http()) as (one, two):
+        await one.connect("alpha")
+        for gateway in (one, two):
+            await echo(modern_client(gateway))
+        await echo(modern_client(two, Principal("ada")))
+        for gateway in (one, two):
+            _, entries = await listed(gateway)
+            assert [entry["era"] for entry in entries] == ["legacy"]
+            assert await modern(gateway) == 2
+        two.kill()
+        await trio.sleep(5)
+        assert await modern(one) == 1

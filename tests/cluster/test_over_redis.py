@@ -11,9 +11,12 @@ import pytest
 import trio
 
 from actors.protocol.table import Limits
+from gateway.operating import Operator
 from gateway.store.redis import open_redis_store
 from tests.support.harness import Gateway, open_gateway
 from tests.support.mcp_backend import Backend
+from tests.support.pooled import client as modern_client
+from tests.support.pooled import echo
 from tests.support.redis_cluster import RedisCluster
 from tests.support.redis_server import MISSING, RedisServer, installed
 from tests.support.store_calls import Lines
@@ -87,3 +90,26 @@ async def test_a_get_stream_is_resumed_at_the_other_replica(server: RedisServer 
             await rest.next("notifications/prompts/list_changed")
             assert not rest.seen("notifications/tools/list_changed")
             await client.delete()
+
+
+async def test_operators_see_sessions_and_modern_clients_of_both_replicas_at_either(
+    server: RedisServer | RedisCluster,
+) -> None:
+    alpha = slow()
+    async with replicas(server, alpha) as (one, two):
+        with trio.fail_after(PATIENCE):
+            await (await one.connect("alpha")).tool("echo")
+            await (await two.connect("alpha")).tool("echo")
+            await echo(modern_client(two))
+            for gateway in (one, two):
+                entries, modern, cursor = list[Any](), 0, ""
+                while True:
+                    status, page = await Operator(gateway.actors).ask("list", "", {"cursor": cursor})
+                    assert status == 200, page
+                    entries, modern = entries + page["sessions"], modern + page.get("modern", 0)
+                    cursor = page.get("next", "")
+                    if not cursor:
+                        break
+                owners = {one.services.cluster.incarnation, two.services.cluster.incarnation}
+                assert {entry["owner"] for entry in entries if entry["state"] == "live"} == owners
+                assert modern == 1

@@ -14,9 +14,11 @@ def pages() -> list[tuple[int, dict[str, Any]]]:
     def session(key: str, state: str) -> dict[str, Any]:
         return {"key": key, "state": state, "era": "legacy"}
 
+    first = {"replicas": [REPLICA], "sessions": [session("a", "live"), session("b", "live")], "modern": 2}
     return [
-        (200, {"replicas": [REPLICA], "sessions": [session("a", "live"), session("b", "live")], "next": "rest:"}),
-        (200, {"sessions": [session("b", "live"), session("c", "at rest")]}),
+        (200, {**first, "next": "other:"}),
+        (200, {"sessions": [], "modern": 3, "next": "rest:"}),
+        (200, {"sessions": [session("b", "live"), session("c", "at rest")], "modern": 0}),
     ]
 
 
@@ -25,9 +27,10 @@ def test_replicas_servers_and_sessions_are_shown(stagedoor, composition):
     shown = stagedoor("status").stdout
     assert "abc" in shown
     assert "no such program" in shown
-    assert [line.split() for line in shown.splitlines()[-2:]] == [
+    assert [line.split() for line in shown.splitlines()[-3:]] == [
         ["at", "rest", "legacy", "1"],
         ["live", "legacy", "2"],
+        ["live", "modern", "5"],
     ]
 
 
