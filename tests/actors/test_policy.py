@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 import trio
-from hypothesis import given
-from hypothesis import strategies as st
 from trio.testing import MockClock
 
 from actors.ports import NO_RIGHTS, Principal
@@ -20,7 +18,6 @@ from gateway.config.conditions import CelCondition
 from tests.support.door_client import Client, Pending, RpcError
 from tests.support.harness import Gateway, open_gateway
 from tests.support.mcp_backend import Backend
-from tests.support.modern_backend import ModernBackend
 from tests.support.modern_client import ModernClient
 from tests.support.trail import Trail
 
@@ -454,88 +451,3 @@ async def test_a_method_that_nobody_here_knows_counts_as_a_tool_of_its_name(auto
         enforce(gateway, *RULES, rule("policy[2]", deny=["alpha:vendor/*"]))
         assert (await refused(client.begin("vendor/purge"))).code == -32601
         assert len(backend.asked_for("vendor/purge")) == 1
-
-
-# Listed exactly if callable ------------------------------------------------------------------------------------------
-
-TOOLS = ("a", "ab", "b")
-patterns = st.builds("{}:{}".format, st.sampled_from(["one", "two", "*"]), st.sampled_from(["a", "a*", "*b", "*"]))
-rules = st.builds(
-    dict,
-    who=st.fixed_dictionaries({}, optional={"groups": st.sets(st.sampled_from(["g", "h"]), min_size=1)}),
-    allow=st.lists(patterns, max_size=2),
-    deny=st.lists(patterns, max_size=1),
-)
-
-
-def everything(patterns: list[str]) -> list[str]:
-    """The same of tools, prompts and resources."""
-    resources = [f"resource:{p.split(':')[0]}:test:///{p.split(':')[1]}" for p in patterns]
-    return [*patterns, *(f"prompt:{p}" for p in patterns), *resources]
-
-
-@given(st.lists(rules, min_size=1, max_size=3), st.sets(st.sampled_from(["g", "h"])))
-def test_an_item_is_listed_exactly_if_it_can_be_called_on_every_way(drawn: list[dict[str, Any]], groups: set[str]):
-    policy = [
-        rule(f"policy[{n}]", who=r["who"], allow=everything(r["allow"]), deny=everything(r["deny"]))
-        for n, r in enumerate(drawn)
-    ]
-    trio.run(_listed_as_callable, policy, Rights(groups=frozenset(groups)), clock=MockClock(autojump_threshold=0))
-
-
-async def _listed_as_callable(policy: list[Rule], rights: Rights) -> None:
-    def backend(kind: type[Any], name: str) -> Any:
-        return kind(name, tools=TOOLS, prompts=TOOLS, resources=[f"test:///{t}" for t in TOOLS])
-
-    async with open_gateway(
-        backend(Backend, "one"), backend(ModernBackend, "two"), groups={"both": ("one", "two")}
-    ) as at:
-        enforce(at, *policy)
-        answers: dict[str, set[tuple[str, str]]] = {}
-        for endpoint in ("", "both", "one", "two"):
-            for era in ("legacy", "modern"):
-                if not await _there(at, endpoint, rights):
-                    continue
-                client = await client_of(era, at, endpoint, rights)
-                seen, called = await _seen_and_called(client, endpoint)
-                assert seen == called, (endpoint, era)
-                answers.setdefault(endpoint, seen)
-                assert answers[endpoint] == seen, (endpoint, era)
-        assert answers[""] == answers.get("both", set())
-        singles = {(kind, name) for e in ("one", "two") for kind, name in answers.get(e, ())}
-        assert answers[""] == singles
-
-
-async def _there(at: Gateway, endpoint: str, rights: Rights) -> bool:
-    asked = modern(at, endpoint, rights).begin("ping")
-    await asked.end()
-    return asked.status != 404 or b"No such endpoint" not in json.dumps(asked.messages).encode()
-
-
-async def _seen_and_called(client: Client | ModernClient, endpoint: str) -> tuple[set[Any], set[Any]]:
-    seen, called = set(), set()
-    for method, kind, ask in (("tools/list", "tools", "tools/call"), ("prompts/list", "prompts", "prompts/get")):
-        listed = {i["name"] for i in (await client.call(method))[kind]}
-        for backend in ("one", "two") if endpoint in ("", "both") else (endpoint,):
-            for name in TOOLS:
-                exposed = f"{backend}__{name}" if endpoint in ("", "both") else name
-                if exposed in listed:
-                    seen.add((kind, f"{backend}:{name}"))
-                if await _answered(client, ask, {"name": exposed, "arguments": {}}):
-                    called.add((kind, f"{backend}:{name}"))
-    listed = {i["uri"] for i in (await client.call("resources/list"))["resources"]}
-    for backend in ("one", "two") if endpoint in ("", "both") else (endpoint,):
-        for name in TOOLS:
-            uri = f"{backend}+test:///{name}" if endpoint in ("", "both") else f"test:///{name}"
-            if uri in listed:
-                seen.add(("resources", f"{backend}:{name}"))
-            if await _answered(client, "resources/read", {"uri": uri}):
-                called.add(("resources", f"{backend}:{name}"))
-    return seen, called
-
-
-async def _answered(client: Client | ModernClient, method: str, params: Mapping[str, Any]) -> bool:
-    try:
-        return not (await client.call(method, params)).get("isError")
-    except RpcError:
-        return False
