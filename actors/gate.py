@@ -187,7 +187,8 @@ class Gate:
         if self._services.audit.on:
             first = next(iter(post.watch.operations.values()), None) if post.watch is not None else None
             about = who_asks(post.principal, post.rights, first)
-            self._services.audit.record("deny", mode=mode, item=f"endpoint:{path}", **told, **about)
+            about.pop("trace_id", None)  # of many there is one line
+            self._services.audit.record_often("deny", mode=mode, item=f"endpoint:{path}", **told, **about)
         return limiting.at_endpoint(found, verdict.seconds) if policy.enforced else None
 
     async def _inform(self, post: Post, notification: Notification, *, one_server: bool) -> Reply:

@@ -241,7 +241,7 @@ class Guard:
         if due is not None:
             why = {"outcome": "limited", "rule": f"{due.rule}: {due.item}: {due.limit}"}
             mode = "enforce" if enforced else "observe"
-            self._tell(self._services.log.info, "limit_reached", mode, effect, backend, subject, **why)
+            self._tell(self._services.log.info, "limit_reached", mode, effect, backend, subject, often=True, **why)
 
     def _tell(
         self,
@@ -251,13 +251,20 @@ class Guard:
         effect: fx.Dispatch,
         backend: str,
         subject: Subject,
+        *,
+        often: bool = False,
         **why: str,
     ) -> None:
+        """`often`: whoever does not mind being refused can cause it at will."""
         services, name = self._services, subject.name[:SHOWN]
         told, who = {**why, "server": backend}, called(self._host.principal.name, effect.rights)
         tell(event, mode=mode, kind=subject.kind, item=name, principal=who, **told)
         if services.audit.on:
             about = who_asks(self._host.principal, effect.rights, self._host.operation(effect.call))
+            if often:
+                about.pop("trace_id", None)
+                services.audit.record_often("deny", mode=mode, item=f"{subject.kind}:{name}", **told, **about)
+                return
             given = json.members(effect.params).get("arguments")
             if given is not None and effect.method == subjects.CALL:
                 about["args"] = services.audit.arguments(bytes(given))

@@ -29,6 +29,11 @@ STANDINGS_MAX: Final = 4096
 """Principals, by their rights, whose rules are remembered."""
 DECISIONS_MAX: Final = 4096
 """Decisions remembered for those who have the same rules."""
+NAME_MAX: Final = 512
+"""Characters of a name of which anything is remembered: a client can make up any."""
+APART_MAX: Final = 1024
+"""Tools and prompts that have limits of their own for one caller, where each has; those that he names after so many
+share one, since a server may not have them at all."""
 
 
 class Variable(Enum):
@@ -230,6 +235,7 @@ class Standing:
     `metered`: whether that is said of endpoints."""
 
     __slots__ = (
+        "_apart",
         "_caller",
         "_due",
         "_failed",
@@ -260,6 +266,7 @@ class Standing:
         self.limited = any(item.kind != "endpoint" for _, item, _ in self._limits)
         self.metered = any(item.kind == "endpoint" for _, item, _ in self._limits)
         self._due: dict[tuple[str, str, str], tuple[Due, ...]] = {}
+        self._apart: set[tuple[str, str, str]] = set()
         self._rules = rules
         self._failed = failed
         self._scopes = scopes
@@ -283,7 +290,7 @@ class Standing:
 
     def decide(self, kind: Kind, backend: str, name: str, asked: Asked = NOTHING) -> Decision:
         """Whether this may be done, or (without arguments) seen."""
-        if self.conditional:
+        if self.conditional or len(name) > NAME_MAX:
             return self._decide(kind, backend, name, asked)
         key = (kind, backend, name)
         known = self._known.get(key)
@@ -312,7 +319,7 @@ class Standing:
         """What has to be taken for doing this, which is allowed."""
         if not self._limits:
             return ()
-        if self.conditional:
+        if self.conditional or len(name) > NAME_MAX:
             return self._dues(kind, backend, name, asked)
         key = (kind, backend, name)
         known = self._due.get(key)
@@ -338,11 +345,26 @@ class Standing:
                 continue
             if kind != "endpoint" and self._holds(rule, kind, backend, name, asked) not in _COUNTS:
                 continue
-            of = {"item": "", "server": backend, "tool": f"{as_kind}:{backend}:{name}"}[limit.each]
+            of = {"item": "", "server": backend}.get(limit.each)
+            if of is None:
+                of = (
+                    f"{as_kind}:{backend}:{name}"
+                    if self._told_apart(as_kind, backend, name)
+                    else f"{as_kind}:{backend}"
+                )
             for whose in self._sharing(rule, limit):
                 due = limiting.due(rule.place, str(one), limit, (*rule.whom, whose), of)
                 found[due.bucket.key] = due
         return tuple(found.values())
+
+    def _told_apart(self, kind: str, backend: str, name: str) -> bool:
+        """Whether a tool or a prompt has a limit of its own."""
+        key = (kind, backend, name)
+        if key not in self._apart:
+            if len(name) > NAME_MAX or len(self._apart) >= APART_MAX:
+                return False
+            self._apart.add(key)
+        return True
 
     def _sharing(self, rule: Rule, limit: Limit) -> Iterable[str]:
         """Whose buckets a call of this caller is taken from."""

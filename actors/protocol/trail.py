@@ -107,9 +107,9 @@ EVENTS: Final = {
         ),
         Event(
             "deny",
-            "a rule refused something, or a limit did (`outcome` is `limited`); or under "
+            "a rule refused something, or a limit did (`outcome` is `limited`, and `count` more within 10 s); or under "
             '`"policyMode": "observe"` would have',
-            ("mode", "item", "outcome", "rule", "server", "args", *WHO, *WHERE),
+            ("mode", "item", "outcome", "rule", "server", "args", *WHO, *WHERE, "count"),
             refusal=True,
         ),
         Event(

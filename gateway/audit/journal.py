@@ -41,7 +41,9 @@ COPY_BYTES: Final = 32 << 20
 OFTEN: Final = 10.0
 """Seconds in which lines that say the same are counted."""
 OFTEN_KINDS: Final = 256
-"""Such lines that are told apart by the addresses in them; then those of all further addresses are one."""
+"""Such lines that are told apart by what any client can choose; then all further ones are one without it."""
+CHOSEN: Final = frozenset({"ip", "item", "session", "endpoint"})
+"""That."""
 HEAD_EVERY: Final = 60.0
 """Seconds between two signatures."""
 AGAIN: Final = 1.0
@@ -199,8 +201,8 @@ class Journal:
         with self._changed:
             key = (event, *values.items())
             found = self._often.get(key)
-            if found is None and len(self._often) >= OFTEN_KINDS and "ip" in values:
-                del values["ip"]
+            if found is None and len(self._often) >= OFTEN_KINDS:
+                values = {name: value for name, value in values.items() if name not in CHOSEN}
                 key = (event, *values.items())
                 found = self._often.get(key)
             if found is not None:

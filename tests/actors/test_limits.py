@@ -14,8 +14,9 @@ from trio.testing import MockClock
 
 from actors.ports import Done, Failed, Principal, Refused
 from actors.protocol.limiting import Bucket, Limit, amount
-from actors.protocol.policy import Policy, Rule, Who, item, limited
+from actors.protocol.policy import APART_MAX, Policy, Rule, Who, item, limited
 from actors.protocol.rights import Rights
+from gateway.audit.journal import Journal
 from gateway.store.buckets import MemoryBuckets
 from tests.actors.modern.conftest import open_modern
 from tests.actors.modern.test_questions import ANSWER, FORM, QUESTION, again, ask
@@ -267,6 +268,22 @@ async def test_each_tool_and_each_server_may_have_a_bucket(autojump_clock: MockC
         assert "4 per day for this tool and others" in await called(client, "beta__read")
 
 
+def test_names_that_nobody_has_make_a_bounded_number_of_buckets():
+    """A server is asked by whatever name a client makes up."""
+    each = Rule("policy[0]", limits=((item("alpha:*"), Limit(1, "week", each="tool")),))
+    ann = Policy([each]).standing("ann", DEV)
+    for _ in range(2):
+        keys = [ann.due("tool", "alpha", f"made-up-{n}")[0].bucket.key for n in range(3 * APART_MAX)]
+    assert len({*keys}) == APART_MAX + 1
+    assert len({*keys[:APART_MAX]}) == APART_MAX, "so many have one each, for good"
+    long = "x" * 100_000
+    assert ann.due("tool", "alpha", long)[0].bucket.key == keys[-1]
+    assert not ann.decide("tool", "alpha", long).allowed
+    assert long not in {name for _, _, name in [*ann._due, *ann._known]}, "nor is a long one remembered"
+    bob = Policy([each]).standing("bob", DEV)
+    assert bob.due("tool", "alpha", "read")[0].bucket.key not in keys
+
+
 async def test_what_rules_refuse_takes_nothing(autojump_clock: MockClock):
     async with open_gateway(alpha()) as gateway:
         enforce(gateway, Rule("policy[1]", deny=(item("alpha:delete_*"),)), limits("policy[2]", alpha="1/min"))
@@ -480,6 +497,22 @@ async def test_operators_are_told_which_rule_it_was_and_clients_are_not(autojump
         assert about.items() <= other.items()
         assert (one["item"], one["rule"]) == ("tool:read", "policy[1]: alpha:*: 1/min for each principal")
         assert (other["item"], other["rule"]) == ("endpoint:/mcp", "policy[1]: /mcp*: 3/min for each principal")
+
+
+async def test_refusals_of_one_kind_are_one_line_of_the_trail_and_a_count(autojump_clock: MockClock):
+    """Who does not mind being refused could fill the disk. Each call has a line of its own besides."""
+    async with open_gateway(alpha()) as gateway:
+        enforce(gateway, limits(alpha="1/min", mcp="5/min"))
+        journal = Journal(None, key=b"k" * 32)
+        object.__setattr__(gateway.services, "audit", journal)
+        client = modern(gateway)
+        for number in range(5):
+            await client.call("tools/call", {"name": "alpha__read", "arguments": {"number": number}})
+        for _ in range(4):
+            assert (await refused(client.begin("tools/list"))).data["reason"] == "limited"
+        folded = {key[2]: found.more for key, found in journal._often.items()}
+        await journal.aclose(1.0)
+        assert folded == {("item", "tool:read"): 3, ("item", "endpoint:/mcp"): 3}
 
 
 async def test_other_limits_count_from_the_next_call_on_and_go_on_where_the_former_ones_were(autojump_clock: MockClock):

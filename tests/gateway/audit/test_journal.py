@@ -371,6 +371,20 @@ async def test_strangers_from_many_addresses_are_counted_together():
     assert sum(line.get("count", 1) for line in lines) == 5000
 
 
+async def test_what_a_client_can_choose_makes_no_lines_without_end():
+    sink = Held(failing=False)
+    journal = Journal(sink, key=KEY)
+    for number in range(3000):
+        who = {"principal": "ann", "session": f"s{number % 7}", "rule": "policy[0]"}
+        journal.record_often("deny", item=f"tool:made-up-{number}", **who)
+    await journal.aclose(PATIENCE)
+    lines = [json.loads(line.raw) for line in sink.lines if line.event == "deny"]
+    assert len(lines) == module.OFTEN_KINDS + 2
+    assert {"item", "session"}.isdisjoint(lines[-1])
+    assert (lines[-1]["principal"], lines[-1]["rule"]) == ("ann", "policy[0]")
+    assert sum(line.get("count", 1) for line in lines) == 3000
+
+
 def test_a_digest_is_the_same_for_the_same_value_of_a_deployment():
     one, same, other = (Journal(None, key=key) for key in (KEY, KEY, signing_keys([b"o" * 32])[0]))
     assert one.digest(b"x") == same.digest(b"x") != other.digest(b"x")
