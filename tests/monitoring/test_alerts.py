@@ -62,6 +62,11 @@ def requests(good: str, failed: str, error: str = "-32603") -> dict[str, str]:
     }
 
 
+def limited(outcome: str, values: str, mode: str = "enforce") -> dict[str, str]:
+    """What limits of calls come to."""
+    return {grows("stagedoor_limit_decisions_total", f',of="call",outcome="{outcome}",mode="{mode}"'): values}
+
+
 ZEROS = {
     grows("stagedoor_events_lost_total"): "0x40",
     grows("stagedoor_fenced_writes_total"): "0x40",
@@ -133,6 +138,13 @@ CASES = [
     Case("StagedoorAuditBehind", {grows("stagedoor_audit_lines_waiting"): "0x4 8192 0x35"}, 8, what="for a moment"),
     Case("StagedoorUpstreamTokensRefused", {grows(TOKENS, REFUSED): "0+2x40"}, 20, {**JOB, "server": "files"}),
     Case("StagedoorUpstreamTokensRefused", {grows(TOKENS, REFUSED): ONCE}, 20, what="a user's account has ended"),
+    Case("StagedoorLimitsReached", limited("refused", "0+10x40"), 20, {**JOB, "of": "call"}),
+    Case("StagedoorLimitsReached", limited("refused", "0+5x40"), 20, what="now and then"),
+    Case("StagedoorLimitsReached", limited("passed", "0+100x40"), 20, what="they let it through"),
+    Case("StagedoorLimitsReached", limited("refused", "0+10x40", "observe"), 20, what="they only would have"),
+    Case("StagedoorLimitsNotCounted", limited("closed", ONCE), 7, {**JOB, "outcome": "closed"}),
+    Case("StagedoorLimitsNotCounted", limited("open", ONCE), 7, {**JOB, "outcome": "open"}),
+    Case("StagedoorLimitsNotCounted", limited("refused", ONCE), 7, what="the store has said so"),
     Case("StagedoorReloadRefused", {grows("stagedoor_reloads_total", ',outcome="refused"'): ONCE}, 7, REPLICA),
     Case(
         "StagedoorReloadRefused", {grows("stagedoor_reloads_total", ',outcome="reloaded"'): ONCE}, 7, what="it is used"
