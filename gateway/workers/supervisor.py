@@ -163,7 +163,8 @@ class Supervisor:
         return ""
 
     async def _tell(self, config: bytes, *, commit: bool) -> list[str]:
-        """What those say that refuse."""
+        """What those say that refuse. One that stands still is not waited for to look; the word that all have looked it
+        hears when it goes on."""
         refusals: list[str] = []
 
         async def tell(worker: Worker) -> None:
@@ -173,8 +174,9 @@ class Supervisor:
 
         with trio.move_on_after(DECIDE_WITHIN):
             async with trio.open_nursery() as nursery:
-                for worker in [worker for worker in self._workers if not worker.draining and not worker.silent]:
-                    nursery.start_soon(tell, worker)
+                for worker in [worker for worker in self._workers if not worker.draining]:
+                    if commit or not worker.silent:
+                        nursery.start_soon(tell, worker)
         return refusals
 
     # Lives

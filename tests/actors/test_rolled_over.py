@@ -292,6 +292,26 @@ async def test_sessions_of_an_endpoint_that_is_no_more_end(autojump_clock):
         assert await merged.names() == ["alpha__echo"]
 
 
+async def test_streams_of_a_server_that_is_no_more_end_in_words(autojump_clock):
+    alpha, beta = Backend("alpha"), Backend("beta", kind="http", **WORK)
+    async with open_gateway(alpha, beta) as gateway:
+        legacy, modern = await gateway.connect("beta"), ModernClient(gateway.door, gateway.nursery, "beta")
+        events, listens = legacy.listen(), modern.listen(tools=True)
+        await listens.next("notifications/subscriptions/acknowledged")
+        calls = [begin("tools/call", {"name": "work"}, progress="mine") for begin in (legacy.begin, modern.begin)]
+        for call in calls:
+            (await beta.next()).progress(1)
+            await call.next("notifications/progress")
+        table = table_of(alpha)
+        gateway.change(backends=table.backends, endpoints=table.endpoints)
+        for call in calls:
+            error = await call.error()
+            assert (error.data["reason"], error.data["executed"]) == ("unconfigured", "unknown")
+        assert (await listens.result())["resultType"] == "complete"
+        await events.end()
+        assert await legacy.listen().head() == await modern.listen(tools=True).head() == 404
+
+
 async def test_an_endpoint_that_is_back_soon_has_its_sessions(autojump_clock):
     alpha, beta = Backend("alpha"), Backend("beta")
     async with open_gateway(alpha, beta) as gateway:

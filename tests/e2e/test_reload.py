@@ -164,6 +164,9 @@ def test_every_worker_has_the_same_whatever_becomes_of_it(programs: Programs, si
     held = [RawSession(gateway.endpoint("versions")) for _ in range(4)]
     assert {version_at(session) for session in held} == {"1"}
     site.write("two")
+    where = ["--against", gateway.endpoint(), "--admin", gateway.admin]
+    told = subprocess.run([STAGEDOOR, "check", site.file, *where], capture_output=True, text=True, check=True)
+    assert "  changed: versions (native)\n" in told.stdout
     gateway.program.send(signal.SIGHUP)
     gateway.program.wait_output("configuration_reloaded")
     assert {version_at(RawSession(gateway.endpoint("versions"))) for _ in range(8)} == {"2"}

@@ -11,8 +11,11 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from gateway.app import Gateway
 from gateway.config import Address, Settings, load
+from gateway.observability.lag import Lag
 from gateway.reconfiguring import LOOK, Reloads, same_natives
+from gateway.roles import Alone
 from tests.support.harness import RecordingLog, RecordingTelemetry
 
 RELOADS = "stagedoor_reloads_total"
@@ -243,3 +246,14 @@ def test_a_server_of_this_process_that_is_configured_as_before_is_the_same(tmp_p
     assert kept.target == before.table.backends["a"].target
     assert kept.disabled_tools == ("x",)
     assert same_natives(before, other).backends["a"].target == other.table.backends["a"].target
+
+
+async def test_a_gateway_that_drains_puts_nothing_in_force(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    before = load(site.file).settings
+    gateway = Gateway(before, site.log, Lag(), Alone(before, lambda settings: None))
+    gateway.serves.set()
+    gateway.stop("SIGTERM")
+    site.write(a="one")
+    assert await gateway.reconfigure(load(site.file).settings) == "the gateway is draining"
+    assert gateway.settings is before
