@@ -82,7 +82,8 @@ class FakeIssuer:
             return Answer(200, json.dumps(known or {"active": False}).encode())
         if url.endswith("/jwks"):
             return Answer(200, json.dumps({"keys": self.keys}).encode(), age)
-        if url == f"{self.issuer}/.well-known/oauth-authorization-server":
+        base = self.issuer.rstrip("/")
+        if url in (f"{base}/.well-known/oauth-authorization-server", f"{base}/.well-known/openid-configuration"):
             return Answer(200, json.dumps({"issuer": self.issuer, "jwks_uri": f"{self.issuer}/jwks"}).encode())
         return Answer(404)
 
