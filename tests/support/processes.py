@@ -26,6 +26,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.forked import Forked
 from tests.support.patience import PATIENCE
 from tests.support.ports import free_port
 from tests.support.redis_server import RedisServer, installed
@@ -77,12 +78,19 @@ def _until(condition: Callable[[], bool]) -> bool:
 
 
 class Program:
-    """A program that a test started, and the file with its output."""
+    """A program that a test started, and the file with its output. Of `stagedoor`, it may be a fork."""
 
-    def __init__(self, name: str, command: Sequence[str], log: Path, env: Mapping[str, str], cwd: Path) -> None:
+    def __init__(
+        self, name: str, command: Sequence[str], log: Path, env: Mapping[str, str], cwd: Path, fork: bool = False
+    ) -> None:
         self.name = name
         self.log = log
         self._mark = uuid.uuid4().hex
+        self._process: subprocess.Popen[bytes] | Forked
+        if fork:
+            log.touch()
+            self._process = Forked(command[1:], log, {**env, MARK: self._mark}, cwd)
+            return
         with log.open("wb") as output:
             self._process = subprocess.Popen(
                 list(command),
@@ -121,9 +129,10 @@ class Program:
         assert _until(lambda: part in self.output()), f"{part!r} was never printed. {self.story()}"
 
     def family(self) -> list[int]:
-        """Process ids of the program and all it started that still run, by their mark."""
+        """Process ids of the program and all it started that still run, by their mark. (A fork shows the mark that its
+        parent was started with.)"""
         needle = f"{MARK}={self._mark}".encode()
-        found = []
+        found = [self.pid] if isinstance(self._process, Forked) and self.status is None else []
         for environ in Path("/proc").glob("[0-9]*/environ"):
             with contextlib.suppress(OSError):  # gone, or somebody else's
                 if needle in environ.read_bytes():
@@ -155,7 +164,8 @@ class Program:
     def kill(self) -> None:
         """Kills it and all it started."""
         if self.status is None:  # of one that has ended, the number may be another's by now
-            os.killpg(self.pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # a fork that has no group yet
+                os.killpg(self.pid, signal.SIGKILL)
         for pid in self.family():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -189,11 +199,13 @@ class Programs:
         ready: Callable[[], bool] | None = None,
         env: Mapping[str, str] | None = None,
         cwd: Path = ROOT,
+        fork: bool = False,
     ) -> Program:
-        """Starts a program; with `ready`, returns when it is. `env` is added to the environment of the tests."""
+        """Starts a program; with `ready`, returns when it is. `env` is added to the environment of the tests. `fork`:
+        the program is `stagedoor`, and the test is not about how it starts."""
         log = self._folder / f"{len(self._started)}-{name}.log"
         around = {**environment(), "XDG_STATE_HOME": str(self._folder), **(env or {})}
-        program = Program(name, [os.fspath(part) for part in command], log, around, cwd)
+        program = Program(name, [os.fspath(part) for part in command], log, around, cwd, fork)
         self._started.append(program)
         if ready is not None:
             program.wait_ready(ready)
@@ -224,7 +236,8 @@ class Programs:
             command += ["--config", config]
         if ulimit is not None:
             command = ["sh", "-c", f'ulimit {ulimit}; exec "$@"', "sh", *command]
-        program = self.start("stagedoor", command, ready=answers(f"http://{admin}/readyz"))
+        ready = answers(f"http://{admin}/readyz")
+        program = self.start("stagedoor", command, ready=ready, fork=ulimit is None)
         return Gateway(program, f"http://{listen}", f"http://{admin}")
 
     def end(self) -> None:
