@@ -53,18 +53,18 @@ class _Connection(socketserver.BaseRequestHandler):
             self._answer(onward)
 
     def _answer(self, onward: socket.socket) -> None:
+        # Behind the event that says it (and the end of its chunk), so that the client knows where it stands; and before
+        # whatever came together with it.
+        whole = re.compile(re.escape(self.server.after) + rb"[^\n]*\n\r?\n(?:\r\n)?")
         seen = b""
         while data := onward.recv(CHUNK):
-            seen = seen[-len(self.server.after) :] + data
-            self.request.sendall(data)
-            # Behind the event that says it, so that the client knows where it stands.
-            if (
-                not self.server.cuts
-                and re.search(re.escape(self.server.after) + rb"[^\n]*\n", seen)
-                and self.server.cut()
-            ):
+            seen = seen[-CHUNK:] + data
+            found = None if self.server.cuts else whole.search(seen)
+            if found and self.server.cut():
+                self.request.sendall(data[: found.end() - len(seen)] if found.end() < len(seen) else data)
                 self.request.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
                 return
+            self.request.sendall(data)
 
 
 def _copy(source: socket.socket, target: socket.socket) -> None:
