@@ -29,9 +29,9 @@ run: setup ## Start the gateway in the foreground, with its demo servers unless 
 everyday: setup tests/node/.stamp .venv-servers/.stamp ## Start the gateway in front of servers that nobody here wrote.
 	@exec scripts/everyday.sh $(SERVE)
 
-test: ## Check the style, then run every test. What is set up for them comes side by side: it is fetched, mostly.
-	@$(MAKE) --no-print-directory --jobs=4 setup test-tools lint
-	scripts/tests.sh $(BIN)/python $(ARGS)
+# What most tests need is set up, and the style checked, while those run that need none of it.
+test: setup redis ## Check the style, and run every test.
+	TOOLS="$(MAKE) --no-print-directory --jobs=4 test-tools lint" scripts/tests.sh $(BIN)/python $(ARGS)
 
 lint: setup ## Check style, types and the structured-concurrency rules.
 	$(BIN)/ruff check .

@@ -1,47 +1,60 @@
 #!/usr/bin/env bash
-# Usage: tests.sh PYTHON [ARGS for pytest...]. Runs every test in lots: each folder is one, and a long folder several.
-# There are two lots at a time for each core, since those that start programs wait a lot; those that wait most and those
-# that take longest come first, so that none is left over at the end. A line says when a lot is over; at the end comes
-# what pytest wrote, of the lots that failed last. With ARGS, one run with these.
+# Usage: [TOOLS=COMMAND] tests.sh PYTHON [ARGS for pytest...]. Runs every test in lots: each folder is one, and a long
+# folder several. Two queues of lots run side by side: those that need nothing but a redis-server, and those that begin
+# when TOOLS has set up the rest. In each, those that take longest come first, so that none is left over at the end.
+# Lots that start programs wait a lot: so there are more at a time than cores. A line says when a lot is over; at the end
+# comes what pytest wrote, of the lots that failed last. With ARGS, one run with these.
 set -uo pipefail
 export PYTHON=$1
+TOOLS=${TOOLS:-true}
 shift
 unset PYTHONDONTWRITEBYTECODE # else every process that a test starts compiles the tree anew
 if [ $# -gt 0 ]; then
-  exec "$PYTHON" -m pytest -m "not chaos" --durations=10 "$@"
+  $TOOLS && exec "$PYTHON" -m pytest -m "not chaos" --durations=10 "$@"
+  exit 1
 fi
-at_once=$((2 * $(getconf _NPROCESSORS_ONLN)))
-lots=(
-  tests/redis_trouble
-  tests/chaos
-  "tests/e2e/test_f*.py"
-  tests/conformance/test_conformance.py
-  "tests/conformance/test_[!c]*.py tests/conformance/test_client_mode.py" # of the same runs of the suite
-  "tests/e2e/test_[g-q]*.py"
-  "tests/e2e/test_c*.py"
-  "tests/e2e/test_r*.py"
-  "tests/e2e/test_[s-z]*.py"
-  "tests/e2e/test_[abde]*.py"
-  tests/deploy
+cores=$(getconf _NPROCESSORS_ONLN)
+at_once=$(((3 * cores + 1) / 2)) # of each queue
+alone=( # those that need no tools
   tests/faults
-  tests/matrix
+  tests/interaction
+  tests/redis_trouble
+  tests/contracts
   "tests/actors/test_[a-m]*.py tests/actors/modern"
   "tests/actors/test_[!a-m]*.py"
+  tests/workers
+  tests/cluster
+  tests/model
+  tests/oauth
+  tests/protocol
+  tests/fuzz
+  tests/architecture
+  tests/runtime
+)
+lots=(
+  "tests/e2e/test_[s-z]*.py"
+  tests/deploy
+  tests/conformance/test_conformance.py
+  tests/matrix
+  "tests/e2e/test_c*.py"
+  "tests/e2e/test_f*.py"
+  "tests/e2e/test_[g-q]*.py"
   "tests/gateway/[a-c]*"
   "tests/gateway/[!_a-c]*"
-  tests/interaction
-  tests/cluster
-  tests/fuzz
+  "tests/conformance/test_[!c]*.py tests/conformance/test_client_mode.py" # of the same runs of the suite
+  "tests/e2e/test_r*.py"
+  "tests/e2e/test_[abde]*.py"
+  tests/chaos
 )
 for folder in tests/*/; do
   folder=${folder%/}
   [ -n "$(find "$folder" -name 'test_*.py' -print -quit)" ] || continue
-  [[ " ${lots[*]} " == *" $folder"[\ /]* ]] || lots+=("$folder")
+  [[ " ${alone[*]} ${lots[*]} " == *" $folder"[\ /]* ]] || lots+=("$folder")
 done
 
 files() { find "$@" -name node_modules -prune -o -name 'test_*.py' -print; }
 # shellcheck disable=SC2086
-covered=$(for lot in "${lots[@]}"; do files $lot; done | sort)
+covered=$(for lot in "${alone[@]}" "${lots[@]}"; do files $lot; done | sort)
 if [ "$covered" != "$(files tests | sort)" ]; then
   echo "tests.sh: not every test is in exactly one lot" >&2
   exit 1
@@ -65,4 +78,21 @@ lot() { # PATHS as a pattern: runs them; the name of the log says how it ended
   fi
 }
 export -f lot
-printf '%s\0' "${lots[@]}" | xargs -0 -n 1 -P "$at_once" bash -c 'lot "$1"' lot
+
+queue() { # LOTS...
+  printf '%s\0' "$@" | xargs -0 -n 1 -P "$at_once" bash -c 'lot "$1"' lot
+}
+
+set -m # a group of processes of its own, for an end by ^C is told to it
+queue "${alone[@]}" &
+beside=$!
+set +m
+trap 'kill -INT -- "-$beside"; exit 130' INT TERM
+if $TOOLS; then
+  queue "${lots[@]}"
+else
+  echo "tests.sh: FAILED: the rest was not run, for what it needs could not be set up, or the style is not ours" >&2
+  false
+fi
+status=$?
+wait "$beside" && exit $status
