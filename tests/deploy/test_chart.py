@@ -34,10 +34,13 @@ def settings_of(found: Rendered, folder: Path, monkeypatch: pytest.MonkeyPatch) 
         "GITHUB_TOKEN": "x",
         "ANN_TOKEN": "a" * 32,
         "CI_TOKEN": "c" * 32,
+        "STAGEDOOR_POD": "rel-stagedoor-7d9f",
     }.items():
         monkeypatch.setenv(name, value)
     file = folder / "stagedoor.json"
     file.write_text(json.dumps(found.config))
+    if lock := found.one("Secret", "-config")["stringData"].get("stagedoor.lock"):
+        (folder / "stagedoor.lock").write_text(lock)
     return load(file).settings
 
 
@@ -229,6 +232,47 @@ def test_a_changed_configuration_is_rolled_out() -> None:
         for options in ((), ("--set", "config.gateway.log.level=debug"))
     }
     assert len(sums) == 2
+
+
+def test_what_was_accepted_lies_beside_the_configuration_and_is_rolled_out_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = named("cluster")
+    settings = settings_of(found, tmp_path, monkeypatch)
+    pins = settings.table.backends["github"].pins
+    assert pins is not None
+    assert pins.mode == "warn"
+    assert pins.known
+    (tmp_path / "other.lock").write_text('{"version": 2, "servers": {}}')
+    other = rendered(
+        "--values", str(CHART / "ci/cluster-values.yaml"), "--set-file", f"pins.lock={tmp_path}/other.lock"
+    )
+    sums = {one.deployment["spec"]["template"]["metadata"]["annotations"]["checksum/config"] for one in (found, other)}
+    assert len(sums) == 2
+    assert "into that Secret" in template("--set", "existingSecret=mine", "--set", "pins.lock=x").stderr
+
+
+def test_each_pod_has_a_file_of_the_audit_trail_on_the_claim_or_for_its_life(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, volume in (
+        ("cluster", {"persistentVolumeClaim": {"claimName": "audit-trail"}}),
+        ("external", {"emptyDir": {}}),
+    ):
+        found = named(name)
+        mounts = {mount["name"]: mount["mountPath"] for mount in found.container["volumeMounts"]}
+        assert found.config["gateway"]["audit"]["file"] == mounts["audit"] + "/${STAGEDOOR_POD}.jsonl"
+        assert {"name": "audit", **volume} in found.pod["volumes"]
+        pod = {"name": "STAGEDOOR_POD", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}
+        assert pod in found.container["env"]
+    settings = settings_of(named("cluster"), tmp_path, monkeypatch)
+    assert str(settings.audit.file) == "/var/log/stagedoor/rel-stagedoor-7d9f.jsonl"
+    assert "audit" not in named("default").config["gateway"]
+    both = template("--set", "audit.enabled=true", "--set", "config.gateway.audit.file=/x")
+    assert "exclude each other" in both.stderr
+    assert "audit.enabled" in template("--set", "audit.existingClaim=x").stderr
+    kept = rendered("--set", "audit.enabled=true", "--set", "config.gateway.audit.arguments=none")
+    assert kept.config["gateway"]["audit"]["arguments"] == "none"
 
 
 def test_secrets_of_ones_own_take_the_place_of_the_charts() -> None:

@@ -87,6 +87,11 @@ app.kubernetes.io/component: gateway
 {{- concat $given $inside $outside | uniq | toJson }}
 {{- end }}
 
+{{/* Where a pod writes its audit trail: in a configuration, in which ${STAGEDOOR_POD} is its name. */}}
+{{- define "stagedoor.auditFile" -}}
+/var/log/stagedoor/${STAGEDOOR_POD}.jsonl
+{{- end }}
+
 {{/* The configuration file. */}}
 {{- define "stagedoor.config" -}}
 {{- $config := deepCopy .Values.config }}
@@ -111,6 +116,9 @@ app.kubernetes.io/component: gateway
 {{- fail "config.gateway.auth is missing: set `tokens` or `issuers`, or `anonymous: true` if everybody in the cluster may use the servers" }}
 {{- end }}
 {{- $_ := set $gateway "auth" $auth }}
+{{- if .Values.audit.enabled }}
+{{- $_ := set $gateway "audit" (set (default (dict) $gateway.audit) "file" (include "stagedoor.auditFile" .)) }}
+{{- end }}
 {{- $_ := set $config "gateway" $gateway }}
 {{- $config | toPrettyJson }}
 {{- end }}
@@ -132,5 +140,14 @@ test compares it with what the gateway itself says.
 {{- end }}
 {{- if and .Values.redis.enabled (or .Values.externalRedis.url .Values.externalRedis.existingSecret) }}
 {{- fail "redis.enabled and externalRedis exclude each other: say which one it is" }}
+{{- end }}
+{{- if and .Values.existingSecret .Values.pins.lock }}
+{{- fail "existingSecret and pins.lock exclude each other: put the text under stagedoor.lock into that Secret" }}
+{{- end }}
+{{- if and .Values.audit.enabled (dig "audit" "file" "" .Values.config.gateway) }}
+{{- fail "audit.enabled and config.gateway.audit.file exclude each other: the chart says where the file is" }}
+{{- end }}
+{{- if and .Values.audit.existingClaim (not .Values.audit.enabled) }}
+{{- fail "audit.existingClaim is not used: set audit.enabled" }}
 {{- end }}
 {{- end }}
