@@ -26,6 +26,8 @@ WAIT = 10 * PATIENCE
 class ChannelClient:
     """Has what scenarios use of `Client`, which makes its messages. `open` serves a channel, `heard` is told of it."""
 
+    on_channel = True
+
     def __init__(self, maker: Client, modern: bool, open: Callable[[Wire], None], heard: Callable[[str], None]) -> None:
         self.who, self.target, self.prefix = maker.who, maker.target, maker.prefix
         self.tool, self.message = maker.tool, maker.message
@@ -60,7 +62,8 @@ class ChannelClient:
         if answer is None or "result" not in answer:
             return False
         wire.tell("notifications/initialized")
-        return True
+        answer = await self._outcome(self.message("ping"))  # what was said before is taken by then
+        return answer is not None and "result" in answer
 
     async def delete(self) -> int:
         """Closes the channel."""

@@ -178,6 +178,8 @@ class Client:
     resume_after = 1.0
     """Seconds from the loss of a stream to the first attempt to resume it."""
 
+    on_channel = False
+
     def __init__(
         self,
         connect: Callable[[], Awaitable[trio.SocketStream]],

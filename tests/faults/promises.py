@@ -99,11 +99,8 @@ def check_reports(world: World) -> None:
     """Every report of a tool that ran to its end has come, once; and news of a resource that is subscribed to."""
     for client in world.clients:
         finished = {key for key, fate in client.fates if f"stream {key}" in json.dumps(fate.response)}
-        said = Counter(
-            message["params"]["data"]["key"]
-            for _, event in _events(client)
-            if (message := event.message or {}).get("method") == "notifications/message"
-        )
+        came = (*(event.message or {} for _, event in _events(client)), *(client.heard if client.on_channel else ()))
+        said = Counter(m["params"]["data"]["key"] for m in came if m.get("method") == "notifications/message")
         wrong = {key: said[key] for key in finished if said[key] != 3}
         assert not wrong, f"{client.who} heard of three steps of each but these: {wrong}"
     subscribed = any(key == "resources/subscribe" and fate.ok for key, fate in world.victim.fates)

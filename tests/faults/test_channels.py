@@ -1,24 +1,28 @@
-"""Faults of servers and of the process, for clients of both eras on a channel, and what can happen to a channel.
+"""The faults of tests/faults for clients of both eras on a channel, and what can happen to a channel.
 
-The promises are the same as by HTTP; nothing is resumed."""
+The promises are the same as by HTTP; nothing is resumed by the client. What a fault does behind the door is tried over
+HTTP, in every scenario (`test_plans`). Here are the places where what the door says has to become what a channel says:
+each fault of a server in two scenarios, each of the store and of an actor in one, and two clients with the same ids
+where the process or a channel is what fails."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 
 import pytest
 import trio
 
-from tests.faults import plans_backend, plans_process
+from tests.faults import plans_backend, plans_crash, plans_process, plans_store
 from tests.faults.channel_client import ChannelClient
 from tests.faults.play import Plan, play
-from tests.faults.scenarios import SCENARIOS
+from tests.faults.scenarios import SCENARIOS, Scenario
 from tests.faults.world import World, run
 
-PLAYED = {"a call that streams", "a call that asks", "cancelled calls"}
-"""What is no matter of HTTP's own."""
-SCENES = tuple(scene for scene in SCENARIOS if scene.name in PLAYED)
+SCENES = {scene.name: scene for scene in SCENARIOS}
+STREAMS, ASKS, CANCELS = (SCENES[name] for name in ("a call that streams", "a call that asks", "cancelled calls"))
+TWINS = SCENES["two sessions with the same ids"]
 BROKEN = frozenset({"broken"})
 
 
@@ -74,18 +78,49 @@ OWN = (
     a_plan("nobody reads it", then(0.3, read_nothing), allowed=BROKEN, within=60.0),
     a_plan("nonsense comes", then(0.1, talk_nonsense), harmless=True),
 )
-PLANS = (*OWN, *(plan for plan in (*plans_backend.PLANS, *plans_process.PLANS) if not {"goes on", "back"} & plan.needs))
-MATRIX = tuple((plan, scene) for plan in PLANS for scene in SCENES if plan.suits(scene))
+Cell = tuple[Plan, Scenario, str]
+BOTH = ("legacy", "modern")
 
 
-def era_of(number: int) -> str:
-    """Both eras meet every fault, each in some of the scenarios."""
-    return "legacy" if number % 4 == 0 else "modern"
+def suiting(plans: tuple[Plan, ...], *scenes: Scenario) -> Iterator[tuple[Plan, Scenario]]:
+    """Each of these faults in each of these scenarios where it can happen to somebody who never comes back."""
+    for plan in plans:
+        if not {"goes on", "back"} & plan.needs:
+            yield from ((plan, scene) for scene in scenes if plan.suits(scene))
+
+
+def of_servers() -> Iterator[Cell]:
+    """Two scenarios for each, and eras by turns."""
+    for number, plan in enumerate(plans_backend.PLANS):
+        scenes = [scene for place, scene in enumerate((STREAMS, ASKS, CANCELS)) if place != number % 3]
+        for turn, (_, scene) in enumerate(suiting((plan,), *scenes)):
+            yield plan, scene, BOTH[(number // 3 + turn) % 2]
+
+
+def of_the_process() -> Iterator[Cell]:
+    for number, (plan, scene) in enumerate(suiting((*OWN, *plans_process.PLANS), STREAMS, ASKS, CANCELS, TWINS)):
+        yield plan, scene, BOTH[number % 2]
+
+
+def of_the_store() -> Iterator[Cell]:
+    """Of a session alone anything is kept. One that ends takes its channel with it."""
+    for number, plan in enumerate((*plans_store.PLANS, *plans_crash.PLANS)):
+        found = list(suiting((plan,), STREAMS, ASKS))
+        if found:
+            ends = plan.name == "bug: the session, twice"
+            yield (
+                replace(plan, allowed=plan.allowed | BROKEN) if ends else plan,
+                found[number % len(found)][1],
+                "legacy",
+            )
+
+
+MATRIX = (*of_servers(), *of_the_process(), *of_the_store())
 
 
 @pytest.mark.parametrize("tenth", range(10))
 def test_the_promises_hold_on_a_channel(tenth: int, subtests: pytest.Subtests) -> None:
     for number in range(tenth, len(MATRIX), 10):
-        plan, scene = MATRIX[number]
-        with subtests.test(plan=str(plan), scenario=str(scene), era=era_of(number)):
-            run(partial(play, plan, scene, era_of(number)))
+        plan, scene, era = MATRIX[number]
+        with subtests.test(plan=str(plan), scenario=str(scene), era=era):
+            run(partial(play, plan, scene, era))
