@@ -104,7 +104,9 @@ class _Connection:
                 self._scope.cancel()
 
     async def end(self) -> None:
-        """The session ends with its connection."""
+        """The session ends with its connection, and so does what is kept for a client whom it alone tells apart."""
+        for word in self._affinity.values():
+            self._door.client_gone(word)
         if self._conversation.session is not None:
             await self._door.delete(Delete(self._endpoint, self._principal, self._headers(), self._rights))
 

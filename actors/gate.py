@@ -280,6 +280,10 @@ class Gate:
                 return answer
         return Answer.refusing(errors.overloaded("the session is being restored"))
 
+    def client_gone(self, affinity: str) -> None:
+        """As in the port."""
+        self._modern.client_gone(affinity)
+
     # Sessions
 
     async def _find_checked(self, request: Get | Delete) -> Session | Answer:
@@ -530,12 +534,24 @@ class ModernActors:
     """The actors that serve modern requests; `make` makes one."""
 
     def __init__(
-        self, services: Services, registry: Registry, supervisor: Shares, make: Callable[[Kind], ModernRequests]
+        self,
+        services: Services,
+        registry: Registry,
+        supervisor: Shares,
+        make: Callable[[Kind], ModernRequests],
+        others: Sequence[Shares] = (),
     ) -> None:
+        """`others`: of whatever else is kept for modern clients."""
         self._services = services
         self._registry = registry
         self._supervisor = supervisor
         self._make = make
+        self._others = others
+
+    def client_gone(self, affinity: str) -> None:
+        """As in `Door`."""
+        for shares in (self._supervisor, *self._others):
+            shares.client_gone(affinity)
 
     async def ask(
         self, kind: Kind, make: Callable[[PendingReply], Begin | Inform], request: Request | None = None
@@ -567,7 +583,7 @@ class ModernActors:
             return running
         known = self._supervisor.of(kind.principal) if kind.rights is not NO_RIGHTS else []
         try:
-            started = self._supervisor.start_for(kind.principal, self._make(kind), name)
+            started = self._supervisor.start_for(kind.principal, self._make(kind), name, kind.affinity)
         except NoShareLeft:
             return errors.too_many_requests("kinds of clients of this principal")
         except AtCapacity:

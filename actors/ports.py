@@ -227,6 +227,9 @@ class Door(Protocol):
 
     async def delete(self, delete: Delete) -> Answer: ...
 
+    def client_gone(self, affinity: str) -> None:
+        """Nobody has this word of a client's but one, who will not come again: what is kept for him may end."""
+
 
 # --------------------------------------------------------------------------------------------------------------
 # Store: session actors → records and replay logs

@@ -106,6 +106,11 @@ class Evict:
     """There are too many that are idle: end, if nothing has come meanwhile."""
 
 
+@dataclass(frozen=True, slots=True)
+class ClientGone:
+    """Its client will not come again: end, as soon as nothing is in hand."""
+
+
 class Evictable(Actor):
     """A child of `Shares`."""
 
@@ -137,19 +142,24 @@ class Shares(DynamicSupervisor):
         self._idle_most = limits.sessions_per_principal
         self._idle: dict[Ref, None] = {}
         """Of the anonymous principal, longest first."""
-        self._owners: dict[str, Principal] = {}
+        self._owners: dict[str, tuple[Principal, str]] = {}
+        """By the name of a child: whose it is, and by what word of his own it is one client's."""
+        self._by_word: dict[str, set[Ref]] = {}
 
     def bound_by(self, limits: Limits) -> None:
         """These limits count from now on."""
         self._quota.bound_by(limits.sessions_per_principal, limits.sessions_anonymous)
         self._idle_most = limits.sessions_per_principal
 
-    def start_for(self, principal: Principal, actor: Evictable, name: str) -> Ref:
-        """Starts a child of this principal's. Raises what `start_child` does, and NoShareLeft."""
+    def start_for(self, principal: Principal, actor: Evictable, name: str, word: str = "") -> Ref:
+        """Starts a child of this principal's, for the client with this word. Raises what `start_child` does, and
+        NoShareLeft."""
         if not self._quota.room(principal):
             raise NoShareLeft(f"{principal.name} has {self._quota.most(principal)} of {self.ctx.name}")
         ref = self.start_child(actor, name)
-        self._owners[ref.name] = principal
+        self._owners[ref.name] = principal, word
+        if word:
+            self._by_word.setdefault(word, set()).add(ref)
         self._quota.add(principal)
         if principal.anonymous and not self._quota.most(principal):
             actor.shares = self
@@ -159,7 +169,12 @@ class Shares(DynamicSupervisor):
         """This principal's children."""
         if not self._quota.has(principal):
             return []
-        return [ref for ref in self.children() if self._owners.get(ref.name) == principal]
+        return [ref for ref in self.children() if self._owners.get(ref.name, (None, ""))[0] == principal]
+
+    def client_gone(self, word: str) -> None:
+        """Nobody will come with this word any more."""
+        for ref in self._by_word.get(word, ()):
+            ref.reply(ClientGone())
 
     def idle(self, ref: Ref) -> None:
         """This child has nothing in hand."""
@@ -177,9 +192,13 @@ class Shares(DynamicSupervisor):
     def child_ended(self, ref: Ref, reason: Exit) -> None:
         super().child_ended(ref, reason)
         self._idle.pop(ref, None)
-        owner = self._owners.pop(ref.name, None)
+        owner, word = self._owners.pop(ref.name, (None, ""))
         if owner is not None:
             self._quota.add(owner, -1)
+        if word:
+            self._by_word[word].discard(ref)
+            if not self._by_word[word]:
+                del self._by_word[word]
 
 
 PATIENCE = 60.0

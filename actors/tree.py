@@ -117,7 +117,7 @@ class GatewayActors:
             resolver = UpstreamResolver(PoolKey(kind.principal, bits, kind.affinity), services, tree, pools, registry)
             return ModernRequests(kind, services, tree, self.quotas, resolver)
 
-        return ModernActors(services, registry, self.modern_requests, make)
+        return ModernActors(services, registry, self.modern_requests, make, (self.pools,))
 
     def replace_limits(self, limits: Limits) -> None:
         """Other bounds count from now on. What was begun under those of before, such as a session, keeps some of

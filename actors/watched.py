@@ -107,6 +107,10 @@ class WatchedDoor:
         """A DELETE."""
         return await self._door.delete(delete)
 
+    def client_gone(self, affinity: str) -> None:
+        """As in the port."""
+        self._door.client_gone(affinity)
+
 
 def _unrecordable(body: bytes) -> Answer:
     """What refuses a POST; by the first of its requests, if it has any."""

@@ -42,7 +42,7 @@ from actors.protocol.outcomes import Outcome, untaken
 from actors.protocol.policy import shown_otherwise, shows_otherwise
 from actors.protocol.table import TOOLS, Replaced, Table, touched
 from actors.protocol.versions import MODERN
-from actors.quotas import Evict, Evictable, Quotas
+from actors.quotas import ClientGone, Evict, Evictable, Quotas
 from actors.runtime import SHUTDOWN, Down, Exit, Reply
 from actors.services import DRAIN_MARGIN, Services
 from actors.upstreams.messages import (
@@ -142,6 +142,7 @@ RequestsMessage: TypeAlias = (
     | Replaced
     | Granted
     | Evict
+    | ClientGone
     | Invited
     | Waited
     | PrincipalsAccount
@@ -175,6 +176,8 @@ class ModernRequests(Evictable):
         self._client = Client(declared, kind.bits, Raw(services.identity))
         self._next = 1
         self._draining = False
+        self._last = False
+        """Nobody comes any more after what is in hand."""
         self._rests_since = 0.0
         self._looks = False
 
@@ -297,6 +300,9 @@ class ModernRequests(Evictable):
                 self._granted(message)
             case Evict():
                 self._evict()
+            case ClientGone():
+                self._last = True
+                self._settled()
             case _:
                 self._due(message)
 
@@ -326,7 +332,7 @@ class ModernRequests(Evictable):
         """Something is over: if it was the last thing, the actor waits for a while, or goes."""
         if self.running or self.listens.open:
             return
-        if self._draining:
+        if self._draining or self._last:
             self.ctx.stop(SHUTDOWN)
         else:
             self.idle()

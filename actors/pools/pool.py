@@ -31,7 +31,7 @@ from actors.protocol.messages import EMPTY, base36
 from actors.protocol.methods import METHODS, SET_LEVEL, SUBSCRIBE, UNSUBSCRIBE
 from actors.protocol.table import BackendSpec, Replaced, relates, same_server
 from actors.protocol.versions import LATEST_HANDSHAKE, MODERN
-from actors.quotas import PATIENCE, Evict, Evictable, SuspendedCalls
+from actors.quotas import PATIENCE, ClientGone, Evict, Evictable, SuspendedCalls
 from actors.runtime import NORMAL, SHUTDOWN, AtCapacity, Down, Exit, Ref, SystemClosed
 from actors.services import Services
 from actors.upstreams import messages as um
@@ -142,6 +142,8 @@ class PoolActor(Evictable):
         """It ends as soon as no call is left: the server is another one."""
         self._former = False
         """So it is, and the pool has a connection to the one of before."""
+        self._forsaken = False
+        """Its client will not come again: not for what is suspended either."""
         self._used = 0.0
         """When the last use of the connections ended, as far as that is known."""
 
@@ -158,9 +160,13 @@ class PoolActor(Evictable):
         )
         self._rests()
 
-    def receive(self, message: PoolMessage) -> None:
+    def receive(self, message: PoolMessage | ClientGone) -> None:
         """What is for the pool itself comes back, as soon as this process owns it."""
-        self._ownership.receive(message)
+        if isinstance(message, ClientGone):
+            self._forsaken = True
+            self.settled()
+        else:
+            self._ownership.receive(message)
 
     def handle(self, message: LocalMessage) -> None:
         """What callers and connections say; an outcome and a call are all that a plain call needs."""
@@ -221,7 +227,7 @@ class PoolActor(Evictable):
                 if self.unused and not self._ended_unused():
                     self.idle()
             case pm.StaleDue():
-                if not self._calls:
+                if not self._calls or (self._forsaken and not self._subscribers.members):
                     self.end()
             case Replaced():
                 self._replaced(message)
@@ -292,7 +298,7 @@ class PoolActor(Evictable):
 
     def settled(self) -> None:
         """Something is over: if nobody needs the connections any more, they are kept for a while."""
-        if self.stale:
+        if self.stale or (self._forsaken and not self._subscribers.members):
             self.ctx.set_timer("stale", 0.0, pm.StaleDue())
         elif self.unused:
             self.idle()

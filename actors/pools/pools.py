@@ -53,7 +53,7 @@ class Pools:
         if running is not None and running.alive:
             return running
         pool = PoolActor(spec, record, key, self._services, self._tree, self.suspended, self._connected)
-        return self._supervisor.start_for(key.principal, pool, name)
+        return self._supervisor.start_for(key.principal, pool, name, key.affinity)
 
     # Mail
 

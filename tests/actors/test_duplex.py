@@ -13,7 +13,7 @@ import trio
 from actors.duplex import Duplex
 from actors.ports import ANONYMOUS
 from actors.sessions.messages import EndSession
-from tests.support.duplex_client import Wire
+from tests.support.duplex_client import META, Wire
 from tests.support.harness import Gateway, open_gateway
 from tests.support.mcp_backend import Backend
 
@@ -325,3 +325,43 @@ async def test_what_is_refused_in_a_drain_was_not_executed_but_of_a_retry_nobody
 async def test_an_endpoint_that_is_gone_is_said_to_each_request(autojump_clock):
     async with open_gateway(alpha()) as gateway, connected(gateway, "nowhere") as wire:
         assert (await wire.call(1, "tools/call", CALL, modern=True))["error"]["message"] == "No such endpoint"
+
+
+@pytest.mark.parametrize("left", ["nothing", "nothing for long", "a call", "a question"])
+async def test_what_is_kept_for_a_client_without_a_name_ends_with_its_channel(autojump_clock, left):
+    backend = alpha(held={"work"})
+    asking = {"_meta": META | {"io.modelcontextprotocol/clientCapabilities": {"elicitation": {}}}}
+    async with open_gateway(backend) as gateway:
+        actors = gateway.actors
+
+        def kept() -> int:
+            return len([*actors.pools.children(), *actors.modern_requests.children()])
+
+        async with connected(gateway) as wire:
+            wire.ask(1, "tools/call", {**CALL, **asking}, modern=True)
+            request = await backend.next()
+            if left == "a question":
+                request.ask("elicitation/create", {"message": "?", "requestedSchema": {"type": "object"}})
+                assert (await wire.answer(1))["result"]["resultType"] == "input_required"
+            elif left != "a call":
+                request.text("done")
+                await wire.answer(1)
+            if left == "nothing for long":
+                await trio.sleep(gateway.services.limits.link_idle + 1)
+            assert kept() == (1 if left == "nothing for long" else 2)
+        with trio.fail_after(10):
+            while kept() or request.upstream in backend.open:
+                await trio.sleep(0.1)
+
+
+async def test_a_channel_that_ends_takes_nothing_from_others(autojump_clock):
+    backend = alpha()
+    async with open_gateway(backend) as gateway, connected(gateway) as stays:
+        await stays.call(1, "tools/call", CALL, modern=True)
+        kept = set(gateway.actors.pools.children())
+        async with connected(gateway) as wire:
+            await wire.call(1, "tools/call", CALL, modern=True)
+            assert len(list(gateway.actors.pools.children())) == 2
+        await trio.sleep(60)
+        assert set(gateway.actors.pools.children()) == kept
+        await stays.call(2, "tools/call", CALL, modern=True)

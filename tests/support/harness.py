@@ -194,6 +194,9 @@ class Front:
         await self.life.running.wait()
         return await self.door.delete(delete)
 
+    def client_gone(self, affinity: str) -> None:
+        self.door.client_gone(affinity)
+
 
 @dataclass
 class Gateway:

@@ -43,6 +43,7 @@ class FakeDoor:
 
     asked: list[Post | Get | Delete] = field(default_factory=list)
     answer: Callable[[Any], Awaitable[Reply]] | None = None
+    gone: list[str] = field(default_factory=list)
     entered: trio.Event = field(default_factory=trio.Event)
     cancelled: trio.Event = field(default_factory=trio.Event)
 
@@ -58,6 +59,9 @@ class FakeDoor:
             raise
 
     post = get = delete = _ask
+
+    def client_gone(self, affinity: str) -> None:
+        self.gone.append(affinity)
 
     def reply(self, reply: Reply) -> None:
         async def answer(_: Any) -> Reply:

@@ -63,6 +63,7 @@ async def test_messages_pass_both_ways_under_the_subprotocol(app, echo, running)
         assert [asked.headers.get("mcp-session-id") for asked in posts] == [None, "s"]
         assert not any(asked.mirrored for asked in posts)
     assert type(echo.asked[-1]).__name__ == "Delete"
+    assert echo.gone == [posts[0].headers["stagedoor-affinity"]]
     assert server.log.events == []
 
 
