@@ -95,10 +95,14 @@ async def _disconnected(
 
 
 async def _rewrapped(authorization: "Authorization[Any]", places: "list[Place]") -> dict[str, Any]:
-    counts = {"rewrapped": 0, "unreadable": 0}
+    """Accounts, and the clients that were registered to get them. A client that no key opens is no loss: another one
+    is registered."""
+    vault, counts = authorization.vault, {"rewrapped": 0, "unreadable": 0, "clients": 0}
     with trio.move_on_after(WITHIN) as scope:
         for place in places:
-            outcome = await authorization.vault.rewrap(place)
+            outcome = await vault.rewrap(place)
             if outcome is not None:
                 counts["rewrapped" if outcome else "unreadable"] += 1
+        for key in await vault.clients():
+            counts["clients"] += bool(await vault.rewrap_client(key))
     return {**counts, "more": scope.cancelled_caught}

@@ -104,7 +104,7 @@ def vault() -> None:
 @json_option
 @click.pass_obj
 def rewrap(parts: Callable[[], Parts], /, *, url: str, admin: str | None, as_json: bool) -> None:
-    """Seal all accounts anew, by the first of `gateway.keys`.
+    """Seal all accounts and registered clients anew, by the first of `gateway.keys`.
 
     Then the other keys can be taken out. Exit status 1 if not all could be.
     """
@@ -112,7 +112,8 @@ def rewrap(parts: Callable[[], Parts], /, *, url: str, admin: str | None, as_jso
     if as_json:
         print_json(told)
     else:
-        click.echo(printable(f"{told.get('rewrapped')} accounts are sealed by the first key"))
+        number, clients = told.get("rewrapped"), told.get("clients", 0)
+        click.echo(printable(f"{number} accounts and {clients} registered clients are sealed by the first key"))
     if told.get("unreadable"):
         raise click.ClickException(f"{told['unreadable']} accounts are sealed by no key that is configured")
     if told.get("more"):

@@ -8,7 +8,7 @@ does not open.
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final, Literal, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -133,14 +133,16 @@ class Vault:
         """Seals the account anew, by the key that seals at present. False: none of our keys opens it; None: there is
         none, or somebody has just written another one, by that key."""
         key = shelf_key("account", place.principal, place.backend, place.url)
+        return await self._rewrap(key, _context(key, place), LIVES)
+
+    async def _rewrap(self, key: str, context: bytes, lives: float) -> bool | None:
         found = there(await self._shelf.read(key))
         if found is None or not found.value:
             return None
-        plain = self._sealer.unseal(found.value.decode(), _context(key, place))
+        plain = self._sealer.unseal(found.value.decode(), context)
         if plain is None:
             return False
-        sealed = self._sealer.seal(plain, _context(key, place)).encode()
-        tag = await self._shelf.put(key, sealed, LIVES, instead=found.tag)
+        tag = await self._shelf.put(key, self._sealer.seal(plain, context).encode(), lives, instead=found.tag)
         if isinstance(tag, Failed) and tag.reason is Refused.FENCED:
             return None
         there(tag)
@@ -187,6 +189,22 @@ class Vault:
         else:
             sealed = self._sealer.seal(msgspec.json.encode(_SealedClient(client)), key.encode())
             there(await self._shelf.put(key, sealed.encode(), CLIENT_LIVES))
+        name = msgspec.json.encode(("client", key)).decode()
+        await self._shelf.name(name, there=client is not None)
+
+    async def clients(self) -> Sequence[str]:
+        """Where all of them stand, those that have ended lately included."""
+        found = []
+        for name in there(await self._shelf.names()):
+            try:
+                found.append(msgspec.json.decode(name, type=tuple[Literal["client"], str])[1])
+            except msgspec.MsgspecError:
+                continue
+        return sorted(found)
+
+    async def rewrap_client(self, key: str) -> bool | None:
+        """As `rewrap`, for the client that stands there."""
+        return await self._rewrap(key, key.encode(), CLIENT_LIVES)
 
     async def first_issuer(self, backend: str, url: str, client_id: str, issuer: str) -> str:
         """The issuer that a configured secret belongs to where none is configured: the first one that the server

@@ -464,7 +464,8 @@ async def test_an_operator_sees_accounts_ends_them_and_seals_them_anew(tmp_path:
             ]
             assert not any(token in repr(told) for token in (*world.access, *world.refresh))
         async with open_authorized(configured(world), folders[1], store=store, sealer=AesSealer([new, old])) as gateway:
-            assert (await gateway.accounts("rewrap"))[1] == {"rewrapped": 2, "unreadable": 0, "more": False}
+            told = (await gateway.accounts("rewrap"))[1]
+            assert told == {"rewrapped": 2, "unreadable": 0, "clients": 1, "more": False}
         async with open_authorized(configured(world), folders[2], store=store, sealer=AesSealer([new])) as gateway:
             client = gateway.legacy(token=TOKENS["ann"])
             await client.connect()
@@ -475,8 +476,12 @@ async def test_an_operator_sees_accounts_ends_them_and_seals_them_anew(tmp_path:
             assert (await client.call("a__whoami"))["isError"] is True
             left = (await gateway.accounts("accounts"))[1]["accounts"]
             assert [account["principal"] for account in left] == ["bob"]
+            await Browser(gateway, world, "ann").connect(await flow_of(gateway, "ann"))
+            registered = [asked for asked in world.asked if asked.path == "/register"]
+            assert len(registered) == 1  # under the old key
         async with open_authorized(configured(world), folders[0], store=store, sealer=AesSealer([old])) as gateway:
-            assert (await gateway.accounts("rewrap"))[1] == {"rewrapped": 0, "unreadable": 1, "more": False}
+            told = (await gateway.accounts("rewrap"))[1]
+            assert told == {"rewrapped": 0, "unreadable": 2, "clients": 0, "more": False}
 
 
 @pytest.mark.parametrize("kind", ["http", "ws"])
