@@ -128,6 +128,8 @@ class Authorizing:
             browser.header,
             browser.peers,
             "" if settings.auth.asked else ANONYMOUS.name,
+            browser.groups,
+            settings.callers.tokens,
         )
         sign_in = None
         if browser.mode == "oidc" and issuers:

@@ -44,6 +44,9 @@ class Rights(Struct, frozen=True, omit_defaults=True, cache_hash=True):
 NO_RIGHTS = Rights()
 """Of the anonymous principal, and of the gateway itself."""
 
+LENGTH = 6
+"""Digits of a length in the name of a principal."""
+
 STATIC = "static:"
 """The issuer of configured tokens, whose subject is the principal's name."""
 
@@ -52,6 +55,18 @@ def principal_id(issuer: str, subject: str) -> str:
     """The name of the principal that is this subject of this issuer. Both lengths are in it: no two pairs have one
     name, whatever their issuers and users are called (never joined raw: `a` + `bc` is not `ab` + `c`)."""
     return f"{len(issuer)}:{issuer}:{len(subject)}:{subject}"
+
+
+def owner_of(name: str) -> tuple[str, str] | None:
+    """The issuer and the subject of such a principal; None: it is another one."""
+    found, whole = [], name
+    for _ in range(2):
+        length, colon, rest = name.partition(":")
+        if not colon or not length.isascii() or not length.isdecimal() or len(length) > LENGTH:
+            return None
+        found.append(rest[: int(length)])
+        name = rest[int(length) :].removeprefix(":")
+    return (found[0], found[1]) if principal_id(found[0], found[1]) == whole else None
 
 
 @lru_cache(DIGESTS)

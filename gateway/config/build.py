@@ -480,6 +480,7 @@ class Builder:
             _secret(section.client_secret),
             section.header or "",
             tuple(section.from_),
+            section.groups or "",
         )
 
     def _tls(self) -> Tls | None:

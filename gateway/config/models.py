@@ -303,6 +303,8 @@ class BrowserSection(Section):
     """Its secret, if it has one."""
     header: str | None = None
     """Of `proxy`: the header that names the principal."""
+    groups: str | None = None
+    """Of `proxy`: the header that has his groups, with commas between them. By it rules show servers to groups."""
     from_: list[str] = Field([], alias="from")
     """Of `proxy`: the addresses or networks that may say so."""
 

@@ -71,6 +71,7 @@ class Browser:
     client_secret: str | None = field(default=None, repr=False)
     header: str = ""
     peers: tuple[str, ...] = ()
+    groups: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ import msgspec
 from msgspec import Struct
 
 from actors.ports import NO_RIGHTS, Asker, Log, Rights, Sealer
+from actors.protocol.rights import owner_of
 from actors.protocol.table import BackendSpec, Table
 from gateway.oauth import grants, pages
 from gateway.oauth.errors import AwayError, OAuthError, shown
@@ -47,8 +48,9 @@ HEADERS: Final = (
 @dataclass(frozen=True, slots=True)
 class Login:
     """How a browser shows whose it is. `oidc`: at the login of the principal's own issuer, with this client. `token`:
-    by a form for the gateway's token. `proxy`: a login proxy at one of these addresses says so in this header. `none`:
-    it need not, since only this machine can reach the gateway."""
+    by a form for the gateway's token. `proxy`: a login proxy at one of these addresses says so in this header, and in
+    `groups` what groups he is in. `none`: it need not, since only this machine can reach the gateway. `rights`: of
+    those with configured tokens."""
 
     mode: Literal["oidc", "token", "proxy", "none"] = "none"
     client_id: str = ""
@@ -57,6 +59,17 @@ class Login:
     peers: tuple[str, ...] = ()
     anonymous: str = ""
     """Who everybody is where nobody has to say who he is; "": one has to."""
+    groups: str = ""
+    rights: Mapping[str, Rights] = field(default_factory=dict)
+
+    def rights_of(self, principal: str, headers: Mapping[str, str]) -> Rights:
+        """What a login proxy, and the configuration, let somebody do whom the proxy names."""
+        said = headers.get(self.groups.lower(), "") if self.groups else ""
+        groups = frozenset(group for part in said.split(",") if (group := part.strip()))
+        known = self.rights.get(principal)
+        if known is None:
+            known = Rights(*(owner_of(principal) or ("", "")))
+        return msgspec.structs.replace(known, groups=known.groups | groups)
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,18 +257,21 @@ class Connect:
             return await self._ask_who(request, browser, None)
         if request.method == "POST" and "action" in request.form:
             return await self._act(request, browser, principal)
-        seen = self._seen(principal, browser)
+        seen = self._seen(request, principal, browser)
         found = [(spec, await self._entry(principal, spec)) for spec in self._personal()]
         entries = [entry for spec, entry in found if entry.any or seen(spec)]
         return self._with(browser, "Your accounts", pages.accounts(entries, self._csrf(browser), self._at("/connect")))
 
-    def _seen(self, principal: str, browser: _Browser) -> Callable[[BackendSpec], bool]:
+    def _seen(self, request: Request, principal: str, browser: _Browser) -> Callable[[BackendSpec], bool]:
         """Which servers the rules show to who is there, as far as it is known here what he may. Where he has an account
         he sees it all the same, so that he can end it."""
         policy = self._table().policy
         if policy is None or not policy.enforced:
             return lambda spec: True
-        standing = policy.standing(principal, browser.rights)
+        login, rights = self._login, browser.rights
+        if login.mode == "proxy":
+            rights = login.rights_of(principal, request.headers)
+        standing = policy.standing(principal, rights)
         return lambda spec: standing.sees(spec.name)
 
     def _personal(self) -> list[BackendSpec]:
@@ -272,7 +288,7 @@ class Connect:
         spec = self._table().backends.get(given.get("backend", ""))
         if spec is None or not spec.connectable:
             raise OAuthError("unknown_server", "there is no such server")
-        if given["action"] != "disconnect" and not self._seen(principal, browser)(spec):
+        if given["action"] != "disconnect" and not self._seen(request, principal, browser)(spec):
             raise OAuthError("unknown_server", "there is no such server")
         if given["action"] == "disconnect":
             if await self._authorization.disconnect(self._flows, spec, principal):

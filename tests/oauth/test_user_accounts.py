@@ -18,7 +18,7 @@ from actors.protocol.table import Limits
 from gateway.oauth import pages
 from gateway.sealing import AesSealer
 from gateway.store.memory import MemoryStore
-from tests.support.authorized import Running, open_authorized
+from tests.support.authorized import ADDRESS, Running, open_authorized
 from tests.support.oauth import Granted, OAuthWorld, open_oauth_world
 from tests.support.patience import PATIENCE
 from tests.support.wire_client import RpcError
@@ -587,6 +587,34 @@ async def test_the_page_of_accounts_shows_what_the_rules_show(tmp_path: Path) ->
                 if user == "bob":
                     await browser.press("/connect", page, backend="hidden", action="connect")
                     assert browser.pages[-1][0] == 400
+
+
+async def nobody(token: str) -> None:
+    """Whose a token is."""
+
+
+async def test_behind_a_login_proxy_the_page_shows_what_is_given_to_the_groups_it_names(tmp_path: Path) -> None:
+    async with open_oauth_world() as world:
+        settings = configured(world)
+        settings["mcpServers"]["hidden"] = settings["mcpServers"]["a"]
+        proxy = {"mode": "proxy", "header": "X-User", "from": ["127.0.0.0/8"], "groups": "X-Groups"}
+        settings["gateway"] = {
+            "auth": {"tokens": {"ann": {"token": TOKENS["ann"], "groups": ["dev"]}}, "browser": proxy},
+            "policy": [{"who": {"groups": ["dev"]}, "allow": ["*:*"]}, {"allow": ["a:*"]}],
+        }
+        async with open_authorized(settings, tmp_path) as gateway:
+            table = lambda: gateway.settings.table  # noqa: E731
+            served = gateway.authorizing.pages(gateway.settings, ADDRESS, table, nobody)
+            assert served is not None
+            for user, groups, names in (
+                ("ann", "", ["a", "hidden"]),  # as it is configured
+                ("bob", "", ["a"]),
+                ("bob", "ops, dev", ["a", "hidden"]),
+                ("14:https://i.test:3:bob", "dev", ["a", "hidden"]),
+            ):
+                headers = {"x-user": user, "x-groups": groups}
+                page = await served("GET", "/connect", "", headers, b"", "127.0.0.1")
+                assert re.findall(r"<strong>(\w+)</strong>", page.body.decode()) == names, (user, groups)
 
 
 async def test_all_pages_are_below_the_path_of_the_public_url(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.protocol.rights import NO_RIGHTS, Rights, principal_id
+from actors.protocol.rights import NO_RIGHTS, Rights, owner_of, principal_id
 
 NAMES = st.frozensets(st.text(max_size=4), max_size=4)
 RIGHTS = st.builds(Rights, st.text(max_size=4), st.text(max_size=4), st.text(max_size=4), NAMES, NAMES)
@@ -25,3 +25,12 @@ def test_the_digest_is_that_of_any_process_and_does_not_know_the_expiry() -> Non
 def test_no_two_subjects_of_any_issuers_have_one_name(issuer: str, subject: str, other: str, its: str) -> None:
     same = principal_id(issuer, subject) == principal_id(other, its)
     assert same == ((issuer, subject) == (other, its))
+
+
+@given(st.text(max_size=12), st.text(max_size=12))
+def test_a_name_says_whose_it_is(issuer: str, subject: str) -> None:
+    name = principal_id(issuer, subject)
+    assert owner_of(name) == (issuer, subject)
+    assert owner_of(f"{name}:3:app") is None
+    for other in ("ann", "", ":", "1:", "9:a:1:b", "\N{SUPERSCRIPT TWO}:ab:1:c", f"{'9' * 40}:a"):
+        assert owner_of(other) is None
