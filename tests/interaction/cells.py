@@ -38,6 +38,10 @@ EVERYWHERE = (
 )
 """Each revision, each store and each transport, and each store with each transport at least once."""
 
+ON_A_CHANNEL = Cell(by="channel")
+"""A client with a session on a channel of its own: beside EVERYWHERE, but for tests about HTTP itself
+(`by_http`: statuses, streams, a cancel that a POST has to answer)."""
+
 # Both eras -----------------------------------------------------------------------------------------------------------
 
 CHANNELS: tuple[Kind, ...] = ("channel", "stdio", "http", "ws")

@@ -1,7 +1,8 @@
 """The matrix of the interaction tests: which revisions, stores and transports each test runs on.
 
-A test runs on EVERYWHERE unless the marker `cells` says otherwise; `since` and `until` bound the revisions. With an
-argument `route` it runs on both kinds of endpoint.
+A test runs on EVERYWHERE unless the marker `cells` says otherwise, and for a client on a channel unless `by_http` says
+that it is about HTTP itself; `since` and `until` bound the revisions. With an argument `route` it runs on both kinds of
+endpoint.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from tests.interaction.cells import EVERYWHERE
+from tests.interaction.cells import EVERYWHERE, ON_A_CHANNEL
 from tests.interaction.stage import AGGREGATE, ROUTES, Cell, Stage, open_stage
 from tests.support.redis_server import MISSING, RedisServer, installed
 
@@ -31,15 +32,17 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "cell" not in metafunc.fixturenames:
         return
     first, last = _argument(metafunc, "since", ""), _argument(metafunc, "until", "9999")
-    cells = [cell for cell in _argument(metafunc, "cells", EVERYWHERE) if first <= cell.revision <= last]
+    http = metafunc.definition.get_closest_marker("by_http") is not None
+    everywhere = EVERYWHERE if http else (*EVERYWHERE, ON_A_CHANNEL)
+    cells = [cell for cell in _argument(metafunc, "cells", everywhere) if first <= cell.revision <= last]
     if "route" not in metafunc.fixturenames:
         metafunc.parametrize("cell", [pytest.param(cell, id=str(cell), marks=_marks(cell)) for cell in cells])
         return
-    # Where time is real a test takes one of the two routes, and its neighbours take the other.
+    # Where time is real, and on a channel, a test takes one of the two routes, and its neighbours take the other.
     turn = len(metafunc.function.__name__)
     places = []
     for n, cell in enumerate(cells):
-        for route in ROUTES if cell.jumps else ROUTES[(n + turn) % 2 :][:1]:
+        for route in ROUTES if cell.jumps and cell != ON_A_CHANNEL else ROUTES[(n + turn) % 2 :][:1]:
             id = f"{cell}-{'merged' if route is AGGREGATE else 'plain'}"
             places.append(pytest.param(cell, route, id=id, marks=_marks(cell)))
     metafunc.parametrize(("cell", "route"), places)

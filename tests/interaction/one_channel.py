@@ -1,5 +1,5 @@
-"""A client without sessions that has one channel for everything (as over a WebSocket, HTTP+SSE or stdio), in the place
-of HTTP: what it would post goes over the channel, and what comes is sorted to the requests that it names.
+"""A client that has one channel for everything (as over a WebSocket, HTTP+SSE or stdio), in the place of HTTP: what it
+would post goes over the channel, and what comes is sorted to the requests that it names.
 
 What a test sees of a request is the exchange that it would see over HTTP, as a stream. An answer has no status here.
 """
@@ -7,7 +7,8 @@ What a test sees of a request is the exchange that it would see over HTTP, as a 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from actors.duplex import Duplex
@@ -34,10 +35,14 @@ class Lane(Exchange):
         found: Message = self.sent.get("params", {}).get("_meta", {})
         return found
 
-    def bring(self, message: Message) -> None:
-        """The next message."""
+    def open(self) -> None:
+        """It is a stream."""
         self.status, self.headers = 200, HEADERS
         self._head.set()
+
+    def bring(self, message: Message) -> None:
+        """The next message."""
+        self.open()
         self._chunks.send_nowait(b"data: " + json.dumps(message).encode() + b"\n\n")
 
     def cut(self) -> None:
@@ -94,28 +99,31 @@ class OneChannel:
         self._stage = stage
         self._principals = {f"Bearer {token}": Principal(name) for name, token in tokens.items()}
         self._connection: Connection | None = None
+        self.connect: Callable[[], Connection] = lambda: Connection(Wire())
 
     def begin(self, method: str, path: str, headers: Sequence[tuple[str, str]] = (), body: bytes = b"") -> Lane:
         """Sends a request and returns at once."""
         assert method == "POST", f"there is no {method} on a channel"
-        principal = self._principals.get(dict(headers).get("authorization", ""), ANONYMOUS)
-        if self._connection is None:
-            self._connection = self._open(path, principal)
+        connection = self.opened(path, headers)
         message = json.loads(body)
-        lane = Lane(self._connection, message)
-        self._connection.wire.say(message)
+        lane = Lane(connection, message)
+        connection.wire.say(message)
         if "id" in message:
-            self._connection.lanes.append(lane)
+            connection.lanes.append(lane)
         else:  # which nobody answers
             lane.status = 202
             lane.close()
         return lane
 
-    def _open(self, path: str, principal: Principal) -> Connection:
-        wire = Wire()
-        door = Duplex(self._stage.actors.door, self._stage.limits)
-        self._stage.nursery.start_soon(door, wire, path.removeprefix("/mcp").removeprefix("/"), principal)
-        return Connection(wire)
+    def opened(self, path: str, headers: Sequence[tuple[str, str]]) -> Connection:
+        """The channel, which is opened if there is none."""
+        if self._connection is None:
+            self._connection = self.connect()
+            principal = self._principals.get(dict(headers).get("authorization", ""), ANONYMOUS)
+            door = Duplex(self._stage.actors.door, self._stage.limits)
+            endpoint = path.removeprefix("/mcp").removeprefix("/")
+            self._stage.nursery.start_soon(door, self._connection.wire, endpoint, principal)
+        return self._connection
 
     def cut_all(self) -> None:
         """The connection breaks; the next request opens another."""
@@ -124,3 +132,105 @@ class OneChannel:
             for lane in list(connection.lanes):
                 connection.over(lane)
             connection.wire.hang_up()
+
+
+# With a session -------------------------------------------------------------------------------------------------------
+
+
+class SessionWire(Wire):
+    """Knows when a message was taken: when the next one is asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.said: deque[Lane | None] = deque()
+
+    async def receive(self) -> bytes | None:
+        if self.said and (notified := self.said.popleft()) is not None:
+            notified.status = 202
+            notified.close()
+        return await super().receive()
+
+
+class SessionConnection(Connection):
+    """What is under way in a session. Whatever names no request belongs to the only call there is, or to none: then it
+    comes on what would be a GET stream."""
+
+    def __init__(self, wire: SessionWire) -> None:
+        super().__init__(wire)
+        self.listening: Lane | None = None
+        self.unheard: list[Message] = []
+
+    def _sort(self, message: Message) -> None:
+        lane = self._lane(message) or self.listening
+        if lane is None:
+            self.unheard.append(message)
+            return
+        lane.bring(message)
+        if "method" not in message:
+            self.over(lane)
+
+    def _lane(self, message: Message) -> Lane | None:
+        params = message.get("params", {})
+        if "method" not in message:
+            [lane] = [lane for lane in self.lanes if typed(lane.sent["id"]) == typed(message["id"])]
+            return lane
+        if message["method"] == "notifications/progress":
+            token = typed(params["progressToken"])
+            found = [lane for lane in self.lanes if typed(lane.meta.get("progressToken")) == token]
+        elif "id" in message or message["method"] == "notifications/message":
+            found = [lane for lane in self.lanes if lane.sent["method"] in MAY_BE_ASKED]
+        else:
+            return None
+        return found[0] if len(found) == 1 else None
+
+
+MAY_BE_ASKED = {"tools/call", "prompts/get", "resources/read"}
+
+
+class SessionLane(Lane):
+    """One request of a session, a notification, or what would be a GET stream."""
+
+    def bring(self, message: Message) -> None:
+        super().bring(message)
+        if self.sent.get("method") == "initialize" and "result" in message:
+            self.headers = {**HEADERS, "mcp-session-id": "the-channel-itself"}
+
+    def cut(self) -> None:
+        raise AssertionError("a channel breaks as a whole")
+
+
+class OneSession:
+    """Has what a client with a session uses of `AsgiHttp`; `initialize` opens the channel, DELETE closes it."""
+
+    def __init__(self, stage: Any, tokens: Mapping[str, str]) -> None:
+        self._channel = OneChannel(stage, tokens)
+        self._channel.connect = lambda: SessionConnection(SessionWire())
+
+    def begin(self, method: str, path: str, headers: Sequence[tuple[str, str]] = (), body: bytes = b"") -> Lane:
+        """Sends a message and returns at once."""
+        connection = self._channel.opened(path, headers)
+        assert isinstance(connection, SessionConnection)
+        wire = connection.wire
+        assert isinstance(wire, SessionWire)
+        lane = SessionLane(connection, json.loads(body) if body else {})
+        if method == "DELETE":
+            lane.status = 200
+            lane.close()
+            self.cut_all()
+        elif method == "GET":
+            assert connection.listening is None, "there is one stream"
+            connection.listening = lane
+            lane.open()
+            for message in connection.unheard:
+                lane.bring(message)
+        else:
+            asks = "id" in lane.sent and "method" in lane.sent
+            wire.said.append(None if asks else lane)
+            if asks:
+                connection.lanes.append(lane)
+            wire.say(lane.sent)
+        return lane
+
+    def cut_all(self) -> None:
+        """The connection breaks."""
+        self._channel.cut_all()

@@ -28,7 +28,7 @@ from gateway.store.memory import MemoryStore
 from gateway.store.redis import open_redis_store
 from tests.interaction.backend import Backend
 from tests.interaction.era_backend import ModernBackend
-from tests.interaction.one_channel import OneChannel
+from tests.interaction.one_channel import OneChannel, OneSession
 from tests.interaction.transports import ChannelConnector, Kind, reached, shared_origin
 from tests.support.modern_rules import check_no_modern_fields
 from tests.support.modern_wire import ModernWire
@@ -42,7 +42,7 @@ REAL_TIME = Limits(stream_after=0.02, list_deadline=3.0, server_request_wait=0.3
 Era = Literal["legacy", "modern", "dual"]
 """Of a backend: with sessions, without, or both."""
 Way = Literal["http", "channel"]
-"""By which a client without sessions reaches the gateway: `channel` is what WebSocket, HTTP+SSE and stdio are."""
+"""By which a client reaches the gateway: `channel` is what WebSocket, HTTP+SSE and stdio are."""
 
 
 class Cell(NamedTuple):
@@ -151,7 +151,7 @@ class Stage:
         self.log = Lines()
         self.backends: dict[str, Backend] = {}
         self.clients: list[WireClient | ModernWire] = []
-        self.channels: list[OneChannel] = []
+        self.channels: list[OneChannel | OneSession] = []
         self.faults: list[BaseException] = []
         self.crashes: list[tuple[str, BaseException]] = []
         self.http: AsgiHttp
@@ -237,7 +237,11 @@ class Stage:
 
     def client(self, path: str = "/mcp", **options: Any) -> WireClient:
         """A client of the cell's revision that has not said anything yet."""
-        client = _Client(self, path, **{"revision": self.cell.revision, **options})
+        http: Any = self.http
+        if self.cell.by == "channel":
+            http = OneSession(self, self.tokens or {})
+            self.channels.append(http)
+        client = _Client(self, http, path, **{"revision": self.cell.revision, **options})
         self.clients.append(client)
         return client
 
@@ -382,8 +386,8 @@ class Stage:
 class _Client(WireClient):
     """A client with a session: where there are servers of the other era, it must not notice."""
 
-    def __init__(self, stage: Stage, path: str, **options: Any) -> None:
-        super().__init__(stage.http, path, **options)
+    def __init__(self, stage: Stage, http: AsgiHttp, path: str, **options: Any) -> None:
+        super().__init__(http, path, **options)
         self._stage = stage
 
     def check(self, message: Message, *, own: bool = False, replayed: bool = False) -> None:

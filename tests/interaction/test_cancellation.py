@@ -85,6 +85,7 @@ async def running_calls(stage: Stage, route: Route, count: int = 2) -> tuple[lis
     return calls, sorted(running, key=lambda request: request.arguments["who"])
 
 
+@pytest.mark.by_http
 @pytest.mark.requirement("cancel", "cancel-only-that", "cancelled-post-ends", "pitfall-cancelled-post")
 async def test_a_cancel_reaches_the_call_of_its_session_and_only_that(stage: Stage, route: Route) -> None:
     calls, running = await running_calls(stage, route)

@@ -112,6 +112,7 @@ async def test_requests_before_the_initialized_notification_are_served(stage: St
     assert await client.call(route.name("echo")) == text("yes")
 
 
+@pytest.mark.by_http
 @pytest.mark.requirement("second-initialize")
 async def test_a_second_initialize_is_refused_and_the_session_goes_on(stage: Stage, route: Route) -> None:
     backend = await stage.backend()
@@ -309,6 +310,7 @@ async def test_the_same_id_of_two_clients_is_never_the_same_upstream(stage: Stag
             assert await call.result() == text(str(n))
 
 
+@pytest.mark.by_http
 @pytest.mark.requirement("id-in-flight")
 async def test_an_id_that_is_in_flight_is_refused_and_the_first_request_unharmed(stage: Stage, route: Route) -> None:
     backend = await stage.backend()

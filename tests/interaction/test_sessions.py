@@ -52,6 +52,7 @@ async def test_even_initialize_is_404_with_an_unknown_session_id(stage: Stage) -
     assert await client.connect()
 
 
+@pytest.mark.by_http
 @pytest.mark.requirement("session-delete", "pitfall-11")
 async def test_an_ended_session_is_404_on_every_method(stage: Stage, route: Route) -> None:
     backend = await stage.backend()

@@ -19,6 +19,7 @@ DURABLE = pytest.mark.cells(
 # The form of an answer ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.by_http
 @pytest.mark.requirement("answer-json")
 async def test_an_answer_that_comes_first_is_plain_json(stage: Stage, route: Route) -> None:
     backend = await stage.backend()
@@ -31,6 +32,7 @@ async def test_an_answer_that_comes_first_is_plain_json(stage: Stage, route: Rou
         assert call.exchange.headers["content-type"] == "application/json"
 
 
+@pytest.mark.by_http
 @pytest.mark.requirement("answer-stream", "priming", "pitfall-10")
 async def test_a_message_before_the_answer_makes_it_a_stream(stage: Stage, route: Route, cell: Cell) -> None:
     steps = Steps(await stage.backend())
@@ -98,6 +100,7 @@ async def test_streams_are_never_cached_or_buffered_on_the_way(stage: Stage) -> 
 # GET streams -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.by_http
 @pytest.mark.requirement("get-unrelated", "one-stream-each", "pitfall-7")
 async def test_what_belongs_to_no_request_goes_on_the_newest_get_stream_once(stage: Stage, route: Route) -> None:
     backend = await stage.backend()
@@ -172,6 +175,7 @@ async def test_a_get_stream_too_many_is_409(stage: Stage) -> None:
     assert await client.listen()
 
 
+@pytest.mark.by_http
 @pytest.mark.requirement("get-no-response", "pitfall-9")
 async def test_a_response_never_comes_on_a_get_stream(stage: Stage, route: Route) -> None:
     """A stream of its own refuses responses by itself."""
