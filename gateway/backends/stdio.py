@@ -142,7 +142,8 @@ class Offer:
 
 
 class Offers:
-    """The children that wait to be taken over, of all transports; and how many live, by what they were started as."""
+    """The children that wait to be taken over, of all transports; and how many there are, by what they were started as:
+    those that are being started, live, or are being ended."""
 
     def __init__(self) -> None:
         self._open: list[Offer] = []
@@ -152,6 +153,16 @@ class Offers:
     def open(self) -> tuple[Offer, ...]:
         """Those that nobody has taken."""
         return tuple(self._open)
+
+    def began(self, target: StdioTarget) -> None:
+        """One more; said before it is started, so that nobody starts another one in its place meanwhile."""
+        self.living[target] += 1
+
+    def ended(self, target: StdioTarget) -> None:
+        """One less."""
+        self.living[target] -= 1
+        if not self.living[target]:
+            del self.living[target]
 
     def put(self, offer: Offer) -> None:
         """Until it is withdrawn."""
@@ -326,6 +337,7 @@ class StdioTransport(BoundTransport):
         if self._waiting.cancelled_caught:
             self._end_with("backend_full", f"{self._slots.total_tokens:g} child processes run already")
             return None
+        self._offers.began(self._target)
         try:
             await self._guardian.ready()
             child = await spawn(target, self._limits.descriptors)
@@ -335,10 +347,10 @@ class StdioTransport(BoundTransport):
         finally:
             if child is None:
                 self._slots.release_on_behalf_of(place)
+                self._offers.ended(self._target)
         if child is None:
             return None
         self._guardian.watch(child.pid)
-        self._offers.living[self._target] += 1
         self._log.info("backend_started", backend=self._name, pid=child.pid)
         return Running(child, place, self._limits)
 
@@ -360,9 +372,7 @@ class StdioTransport(BoundTransport):
                     await end_group(child, patience)
                 self._guardian.release(child.pid)
                 self._slots.release_on_behalf_of(running.place)
-                self._offers.living[self._target] -= 1
-                if not self._offers.living[self._target]:
-                    del self._offers.living[self._target]
+                self._offers.ended(self._target)
                 self._log.info("backend_ended", backend=self._name, pid=child.pid, status=child.process.returncode)
 
     async def _converse(self, running: Running) -> None:

@@ -92,6 +92,7 @@ class Warm:
         except trio.WouldBlock:
             return
         self._kept[place] = target, scope
+        self._offers.began(target)
         try:
             with scope:
                 running = await self._start(name, target, place)
@@ -100,8 +101,9 @@ class Warm:
                     await self._hold(name, offer)
         finally:
             del self._kept[place]
-            if offer is None or not offer.taken:
+            if offer is None or not offer.taken:  # else it is counted by whoever has it, until it ends
                 self._slots.release_on_behalf_of(place)
+                self._offers.ended(target)
 
     async def _start(self, name: str, target: StdioTarget, place: object) -> Running | None:
         try:
@@ -116,7 +118,6 @@ class Warm:
     async def _hold(self, name: str, offer: Offer) -> None:
         """Until the offer is over. Whoever has taken the process has it alone then."""
         child, target = offer.running.child, offer.target
-        self._offers.living[target] += 1
         try:
             self._offers.put(offer)
             await self._until_over(offer)
@@ -134,7 +135,6 @@ class Warm:
                 with trio.move_on_after(patience.total, shield=True):
                     await end_group(child, patience)
                 self._guardian.release(child.pid)
-                self._offers.living[target] -= 1
 
     async def _until_over(self, offer: Offer) -> None:
         async def watch() -> None:

@@ -93,7 +93,14 @@ async def test_who_comes_gets_one_that_waits_and_the_next_is_started(processes, 
     assert processes.slots.borrowed_tokens == 0
 
 
-async def test_with_those_in_use_there_are_never_more_than_it_may_have(processes, events, nursery):
+async def test_with_those_in_use_there_are_never_more_than_it_may_have(processes, events, nursery, monkeypatch):
+    spawn = module.spawn
+
+    async def slowly(*arguments):
+        await trio.sleep(0.05)  # those that are being started count too
+        return await spawn(*arguments)
+
+    monkeypatch.setattr(module, "spawn", slowly)
     spec = pool(least=2, most=3)
     async with trio.open_nursery() as background:
         background.start_soon(processes.keep_warm, [spec])
