@@ -11,7 +11,7 @@ from socket import socket
 
 import trio
 
-from actors.ports import Log
+from actors.ports import Audit, Log
 from actors.protocol.instruments import INSTRUMENTS
 from actors.runtime.boundary import boundary
 from gateway import descriptors, lifecycle
@@ -44,6 +44,8 @@ OWN = (
     "stagedoor_connection_crashes_total",
     "stagedoor_reloads_total",
     "stagedoor_reload_success_timestamp_seconds",
+    "stagedoor_audit_lines_lost_total",
+    "stagedoor_audit_lines_waiting",
 )
 """What this process counts itself. Of all else its workers tell."""
 
@@ -57,11 +59,21 @@ async def supervise(settings: Settings, source: tuple[str, ...], log: Log, annou
     async def fresh() -> Callable[[], object] | None:
         return await renewed(reloads, supervisor)
 
+    async def apply(found: Settings) -> str:
+        before = reloads.settings
+        why = await reload(supervisor, found)
+        if not why:
+            tell(audit, "reloaded", reloads.by, before, found)
+        return why
+
+    def refused(why: str) -> None:
+        tell(audit, "refused", reloads.by, None, reloads.settings, why)
+
     supervisor = Supervisor(plan(settings, source, public, log), log, partial(reap, settings.store, log), fresh)
-    reloads = Reloads(settings, log, metrics, partial(reload, supervisor))
+    reloads = Reloads(settings, log, metrics, apply, refused)
     listen, watched = bound(settings.listen, public), bound(settings.admin, admin)
     with signals(supervisor, reloads) as listen_to_signals:
-        async with trio.open_nursery() as nursery:
+        async with lifecycle.open_audit(settings, log, metrics) as audit, trio.open_nursery() as nursery:
             nursery.start_soon(listen_to_signals)
             nursery.start_soon(_attend, supervisor, metrics, reloads.compare, settings, admin, str(listen), log)
             nursery.start_soon(reloads.run)
@@ -104,6 +116,14 @@ async def reload(supervisor: Supervisor, settings: Settings) -> str:
     if not why:
         configure(settings.log.level, settings.log.format, settings.secrets)
     return why
+
+
+def tell(audit: Audit, outcome: str, by: str, before: Settings | None, settings: Settings, problem: str = "") -> None:
+    """In the audit trail: what this process has had all workers put in force, or what none did, and who wanted that."""
+    if audit.on:
+        from gateway.auditing import tell_configuration  # which is loaded then
+
+        tell_configuration(audit, outcome, by, before, settings, problem)
 
 
 async def renewed(reloads: Reloads, supervisor: Supervisor) -> Callable[[], object] | None:

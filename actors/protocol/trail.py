@@ -29,7 +29,7 @@ MEMBERS: Final = {
     "code": "of the JSON-RPC error that was answered",
     "count": "how many lines this one stands for: further ones that said the same within 10 s",
     "endpoint": "the endpoint that was called; none: `/mcp`",
-    "era": "`legacy` (sessions) or `modern`",
+    "era": "`legacy` (sessions) or `modern`; of a token as far as the headers say it",
     "held": "whether it is held back",
     "host": "the machine",
     "ip": "the address of the client's connection",
@@ -91,11 +91,11 @@ LOST: Final = "audit.lost"
 EVENTS: Final = {
     event.name: event
     for event in (
-        Event("authn.ok", "a token was good: once for each token and address, in each process", WHO),
+        Event("authn.ok", "a token was good: once for each token and address, in each process", (*WHO, "era")),
         Event(
             "authn.fail",
             "somebody was not let in: `reason` says why, and nothing of the token is told",
-            ("reason", "ip", "status", "count"),
+            ("reason", "ip", "era", "status", "count"),
             refusal=True,
         ),
         Event("session", "a client opened a session", _REQUEST),

@@ -15,6 +15,8 @@ from urllib.parse import urlsplit
 import msgspec
 
 from actors.ports import NO_AUDIT, Answer, Asker, Audit, Revocations, Unproven, Verifier
+from actors.protocol.headers import VERSION_HEADER
+from actors.protocol.versions import MODERN, VERSIONS
 from gateway.http.request import Scope, peer_of
 from gateway.http.response import refusal
 from gateway.http.routes import Health, IssuerMetadata, Mcp, Messages, Metadata, Pages, Route, Sse, Ws
@@ -82,7 +84,7 @@ class Authorization:
             return NOBODY
         found = await self._asker(scope, headers, target)
         if self._audit.on:
-            self._tell(found, peer_of(scope))
+            self._tell(found, peer_of(scope), _era(headers, target))
         return found if isinstance(found, Asker) else found.answer
 
     async def _asker(self, scope: Scope, headers: Mapping[str, str], target: Route | None) -> "Asker | _Refused":
@@ -117,11 +119,11 @@ class Authorization:
             await self._note(found, token)
         return found
 
-    def _tell(self, found: "Asker | _Refused", peer: str) -> None:
+    def _tell(self, found: "Asker | _Refused", peer: str, era: str) -> None:
         """A token that is good is told of once for each address that it comes from."""
-        ip = {"ip": peer} if peer else {}
         if isinstance(found, _Refused):
-            self._audit.record_often("authn.fail", reason=found.reason, status=found.answer.status, **ip)
+            by = {name: value for name, value in (("ip", peer), ("era", era)) if value}
+            self._audit.record_often("authn.fail", reason=found.reason, status=found.answer.status, **by)
             return
         rights = found.rights
         token = (found.principal.name, rights.issuer, rights.client, found.issued, rights.expiry, peer)
@@ -130,7 +132,8 @@ class Authorization:
         self._told[token] = None
         if len(self._told) > TOLD:
             self._told.popitem(last=False)
-        told = {"principal": found.principal.name, "iss": rights.issuer, "client_id": rights.client, **ip}
+        who = {"principal": found.principal.name, "iss": rights.issuer, "client_id": rights.client}
+        told = {**who, "ip": peer, "era": era}
         self._audit.record("authn.ok", **{name: value for name, value in told.items() if value})
 
     def withdrawn(self, asker: Asker) -> bool:
@@ -217,6 +220,14 @@ class Authorization:
     def _malformed(reason: str, why: str) -> "_Refused":
         challenge = f'Bearer error="invalid_request", error_description="{why}"'
         return _Refused(refusal(400, f"Bad request: {why}", ("WWW-Authenticate", challenge)), reason)
+
+
+def _era(headers: Mapping[str, str], target: Route | None) -> str:
+    """Of the client, as far as that is seen before its message is read."""
+    if isinstance(target, Sse | Messages):
+        return "legacy"
+    version = headers.get(VERSION_HEADER.lower(), "")
+    return "legacy" if version in VERSIONS else "modern" if version == MODERN else ""
 
 
 def _well_formed(token: str) -> bool:

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import trio
 
-from actors.protocol.policy import Policy, Rule, Who, item
+from actors.protocol.limiting import Limit
+from actors.protocol.policy import Policy, Rule, Who, item, limited
 from actors.protocol.rights import principal_id
 from actors.protocol.table import Limits
 from gateway.store.redis import open_redis_store
@@ -210,6 +211,53 @@ async def test_9_a_state_from_before_a_change_is_decided_anew_on_another_replica
         mine = ModernWire(two.http, "/mcp/beta", token=two.token("ann"), capabilities={"elicitation": {}})
         assert (await mine.retry(call, required, {"name": {"action": "decline"}}).error()).code == -32602
         assert len(beta.asked_for("tools/call")) == 1
+
+
+def limit(*sites: Site, item: str, most: int, unit: str) -> None:
+    rules = [
+        Rule("policy[0]", allow=(limited("*:*"),)),
+        Rule("policy[1]", limits=((limited(item), Limit(most, unit)),)),
+    ]
+    for site in sites:
+        site.gateway.change(policy=Policy(rules))
+
+
+async def test_15_many_sessions_tokens_transports_and_replicas_of_a_user_have_one_limit(replicas: Replicas) -> None:
+    alpha = Backend("alpha", kind="http", tools=("read",))
+    async with replicas(alpha) as (one, two):
+        limit(one, two, item="alpha:*", most=6, unit="h")
+        said: list[Any] = []
+        for number, site in enumerate((one, two, one, two)):
+            session = WireClient(site.http, "/mcp/alpha", token=site.token("ann", jti=str(number)))
+            await session.connect()
+            said.append(await session.call("read"))
+            said.append(await at(session, two, two.token("ann", jti=f"other-{number}")).call("read"))
+            said.append(await ModernWire(site.http, "/mcp/alpha", token=site.token("ann", scope="a b")).call("read"))
+        socket = await two.socket("/ws/alpha", two.token("ann"))
+        await socket.initialize()
+        said.append((await socket.ask(5, "tools/call", {"name": "read", "arguments": {}}))["result"])
+        assert [bool(result.get("isError")) for result in said] == [False] * 6 + [True] * 7
+        assert "limit of 6 per hour" in said[-1]["content"][0]["text"]
+        assert len(alpha.asked_for("tools/call")) == 6
+        for site in (one, two):
+            assert not (await ModernWire(site.http, "/mcp/alpha", token=site.token("bob")).call("read")).get("isError")
+
+
+async def test_15_an_endpoint_has_one_limit_on_both_replicas_and_says_so_by_each_transport(replicas: Replicas) -> None:
+    alpha = Backend("alpha", kind="http", tools=("read",))
+    async with replicas(alpha) as (one, two):
+        socket = await two.socket("/ws/alpha", two.token("ann"))
+        await socket.initialize()
+        limit(one, two, item="/mcp*", most=2, unit="h")
+        for site in (one, two):
+            assert await ModernWire(site.http, "/mcp/alpha", token=site.token("ann")).request("tools/list")
+        for site in (one, two):
+            call = ModernWire(site.http, "/mcp/alpha", token=site.token("ann")).start("tools/list", {})
+            assert await call.exchange.head() == 429
+            assert 1500 < int(dict(call.exchange.headers)["retry-after"]) <= 1800
+        error = (await socket.ask(5, "tools/list"))["error"]
+        assert (error["code"], error["data"]["reason"]) == (-32603, "limited")
+        assert error["data"]["retryAfter"] > 1500
 
 
 async def test_16_a_revoked_user_is_cut_and_refused_on_both_replicas(replicas: Replicas) -> None:

@@ -47,11 +47,14 @@ class Site:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.file = folder / "stagedoor.json"
+        self.audited: Path | None = None
         (folder / "servers.py").write_text(SERVERS)
         (folder / "token").write_text("first-token\n")
 
     def write(self, version: str = "one", *, tokens: bool = False, **gateway: Any) -> None:
         """As an editor does it: whole, under another name first."""
+        if self.audited is not None:
+            gateway["audit"] = {"file": str(self.audited)}
         if tokens:
             gateway["auth"] = {"tokens": {"ann": "${file:token}"}}
         config = {"mcpServers": {"versions": {"native": f"servers.py:{version}"}}, "gateway": gateway}
@@ -159,17 +162,25 @@ def test_a_file_that_is_watched_is_read_anew_when_it_is_whole(programs: Programs
 
 @pytest.mark.redis
 def test_every_worker_has_the_same_whatever_becomes_of_it(programs: Programs, site: Site, redis_url: str) -> None:
+    site.audited = site.folder / "audit.jsonl"
+    site.write()
     gateway = programs.gateway(site.file, "--store", redis_url, "--workers", "2")
     pids = {worker["pid"] for worker in until(lambda: ready(gateway))}
     held = [RawSession(gateway.endpoint("versions")) for _ in range(4)]
     assert {version_at(session) for session in held} == {"1"}
-    site.write("two")
+    subprocess.run([STAGEDOOR, "pin", site.file], check=True)
+    site.write("two", pins={"mode": "block"})
     where = ["--against", gateway.endpoint(), "--admin", gateway.admin]
     told = subprocess.run([STAGEDOOR, "check", site.file, *where], capture_output=True, text=True, check=True)
     assert "  changed: versions (native)\n" in told.stdout
     gateway.program.send(signal.SIGHUP)
     gateway.program.wait_output("configuration_reloaded")
     assert {version_at(RawSession(gateway.endpoint("versions"))) for _ in range(8)} == {"2"}
+    assert tools_at(gateway) == {("version_of",)}, "what is new is held back by every worker"
+    subprocess.run([STAGEDOOR, "pin", "--accept", site.file], check=True)
+    gateway.program.send(signal.SIGHUP)
+    until(lambda: metric(gateway, outcome("reloaded")) == 2.0)
+    assert tools_at(gateway) == {("version_of", "more")}
     assert {worker["pid"] for worker in until(lambda: ready(gateway))} == pids
     site.file.write_text("{ half of it")
     gateway.program.send(signal.SIGHUP)
@@ -180,8 +191,19 @@ def test_every_worker_has_the_same_whatever_becomes_of_it(programs: Programs, si
     assert {version_at(RawSession(gateway.endpoint("versions"))) for _ in range(8)} == {"2"}
     gateway.program.send(signal.SIGUSR2)
     gateway.program.wait_output("rolling_restart_failed")
-    assert metric(gateway, outcome("reloaded")) == 1.0
+    assert metric(gateway, outcome("reloaded")) == 2.0
     assert gateway.program.stop() == 0
+    # Each process has a chain. That of the supervisor says by what a reload came, and what no worker has heard of.
+    told = [json.loads(line) for line in site.audited.read_bytes().splitlines()]
+    reloads = [(line["by"], line["outcome"]) for line in told if line["event"] == "policy.reload"]
+    assert reloads.count(("supervisor", "reloaded")) == 4
+    assert [of[1] for of in reloads if of[0] == "signal"] == ["reloaded", "reloaded", "refused", "refused"]
+    assert len({line["id"].partition(".")[0] for line in told}) == 4
+
+
+def tools_at(gateway: Gateway) -> set[tuple[str, ...]]:
+    """What sessions are shown, of which either worker has some."""
+    return {tuple(RawSession(gateway.endpoint("versions")).tools()) for _ in range(8)}
 
 
 def ready(gateway: Gateway) -> list[dict[str, Any]]:

@@ -39,7 +39,7 @@ def test_a_line_says_when_which_and_what() -> None:
 
 
 @given(st.text())
-def test_a_name_never_makes_a_second_line(name: str) -> None:
+def test_15_a_name_never_makes_a_second_line(name: str) -> None:
     line = Chain("c", KEYS[0]).line("call", 0, {"item": name}).decode()
     assert len(line.splitlines()) == 1 or not set(line) & set("\n\r\u2028\u2029")
     assert json.loads(line)["item"] == name

@@ -119,7 +119,7 @@ async def test_heads_are_signed_as_time_goes_by(tmp_path):
     await journal.aclose(PATIENCE)
 
 
-async def test_block_keeps_room_for_what_has_begun_and_loses_nothing(monkeypatch):
+async def test_15_block_keeps_room_for_what_has_begun_and_loses_nothing(monkeypatch):
     monkeypatch.setattr(module, "QUEUE", 10)
     monkeypatch.setattr(module, "BATCH", 1)
     sink, heard = Held(), []
@@ -371,7 +371,7 @@ async def test_strangers_from_many_addresses_are_counted_together():
     assert sum(line.get("count", 1) for line in lines) == 5000
 
 
-async def test_what_a_client_can_choose_makes_no_lines_without_end():
+async def test_15_what_a_client_can_choose_makes_no_lines_without_end():
     sink = Held(failing=False)
     journal = Journal(sink, key=KEY)
     for number in range(3000):

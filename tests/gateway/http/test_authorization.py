@@ -202,14 +202,17 @@ def audited(make_app: Any, verifier: FakeVerifier, trail: Trail) -> Any:
     return make_app(security=security, authorize=authorize)
 
 
-async def asked(app: Any, token: str | None, ip: str = "192.0.2.7", method: str = "GET") -> int:
+async def asked(
+    app: Any, token: str | None, ip: str = "192.0.2.7", method: str = "GET", path: str = "/mcp", version: str = ""
+) -> int:
     """A request from this address, whatever its headers say; the status."""
     headers = [(b"host", b"localhost"), (b"x-forwarded-for", b"203.0.113.1"), (b"forwarded", b"for=203.0.113.1")]
     headers += [(b"authorization", token.encode())] if token is not None else []
+    headers += [(b"mcp-protocol-version", version.encode())] if version else []
     scope = {
         "type": "http",
         "method": method,
-        "path": "/mcp",
+        "path": path,
         "headers": headers,
         "query_string": b"",
         "client": (ip, 5),
@@ -239,6 +242,14 @@ async def test_a_good_token_is_told_of_once_for_each_address_and_never_itself(au
     ]
     assert "good" not in json.dumps(trail.lines)
     assert "ci-token" not in json.dumps(trail.lines)
+
+
+async def test_the_era_is_told_as_far_as_it_is_seen_before_a_message_is_read(audited: Any, trail: Trail) -> None:
+    for path, version in (("/mcp", "2025-11-25"), ("/mcp", "2026-07-28"), ("/mcp", "1999-01-01"), ("/messages", "")):
+        await asked(audited, "Bearer made-up", path=path, version=version)
+    assert [line.get("era") for line in trail.lines] == ["legacy", "modern", None, "legacy"]
+    await asked(audited, "Bearer good", version="2026-07-28")
+    assert (trail.lines[-1]["event"], trail.lines[-1]["era"]) == ("authn.ok", "modern")
 
 
 @pytest.mark.parametrize(
