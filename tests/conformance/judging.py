@@ -14,6 +14,8 @@ from tests.support.patience import PATIENCE
 from tests.support.processes import NODE_PACKAGES, Programs, environment
 
 SUITE = NODE_PACKAGES / "@modelcontextprotocol" / "conformance" / "dist" / "index.js"
+EXTENSIONS = "extensions"
+"""The suite's name for scenarios that belong to no revision."""
 FORKED = Path(__file__).with_name("forking.py")
 
 
@@ -37,8 +39,8 @@ class Verdicts:
 
 
 def judge(client: Path, revision: str, node: Path, folder: Path) -> Verdicts:
-    """All scenarios of a revision in one run, which has them side by side. `client SOCKET` forks a client for each
-    `forking.py SOCKET URL`."""
+    """All scenarios of a revision, or of EXTENSIONS, in one run, which has them side by side. `client SOCKET` forks a
+    client for each `forking.py SOCKET URL`."""
     programs = Programs(folder)
     try:
         socket, results = folder / "socket", folder / "results"
@@ -46,7 +48,8 @@ def judge(client: Path, revision: str, node: Path, folder: Path) -> Verdicts:
         command = shlex.join([sys.executable, "-IS", str(FORKED), str(socket)])
         # Per scenario, in which it waits for its turn too. The client itself gives up before.
         limit = PATIENCE * 30
-        options = ["--suite", "all", "--spec-version", revision, "--timeout", str(int(limit * 1000))]
+        suite = [EXTENSIONS] if revision == EXTENSIONS else ["all", "--spec-version", revision]
+        options = ["--suite", *suite, "--timeout", str(int(limit * 1000))]
         done = subprocess.run(
             [node, SUITE, "client", "--command", command, *options, "--output-dir", results],
             capture_output=True,

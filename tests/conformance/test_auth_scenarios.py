@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.conformance.judging import Verdicts
+from tests.conformance.judging import EXTENSIONS, Verdicts
+from tests.support.processes import ROOT
 
 pytestmark = [pytest.mark.e2e, pytest.mark.node]
 
@@ -35,6 +36,10 @@ SCENARIOS = {
 }
 
 
+BUILT = ("client-credentials-basic", "client-credentials-jwt")
+NOT_BUILT = ("dpop", "dpop-nonce", "enterprise-managed-authorization", "wif-jwt-bearer")
+"""Extensions that the gateway does not have; docs/authorization.md says why."""
+
 CLIENT = "gateway_client.py"
 
 
@@ -49,3 +54,14 @@ def test_the_gateway_authorizes_itself_as_a_client_does(
 def test_no_scenario_about_authorization_is_left_out(revision: str, verdicts: Callable[[str, str], Verdicts]) -> None:
     judged = {name for name in verdicts(CLIENT, revision).folders if name.startswith("auth/")}
     assert judged == {f"auth/{name}" for name in SCENARIOS[revision]}
+
+
+def test_of_the_extensions_those_pass_that_are_built_and_the_others_are_listed(
+    verdicts: Callable[[str, str], Verdicts],
+) -> None:
+    found = verdicts(CLIENT, EXTENSIONS)
+    assert {*found.folders} == {f"auth/{name}" for name in (*BUILT, *NOT_BUILT)}
+    for name in BUILT:
+        found.require(f"auth/{name}")
+    page = (ROOT / "docs" / "authorization.md").read_text()
+    assert [name for name in NOT_BUILT if f"`{name}`" not in page] == []
