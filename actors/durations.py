@@ -124,7 +124,8 @@ def what_is_called(params: Raw) -> tuple[str, str]:
     if not called.meta:
         return called.name, ""
     try:
-        return called.name, trace_id(_decode_meta(called.meta).traceparent)
+        parent = _decode_meta(called.meta).traceparent
+        return called.name, trace_id(parent) if parent else ""
     except BROKEN:
         return called.name, ""
 

@@ -1,5 +1,7 @@
 """Traces: a span for each request and each call of a server, linked through `_meta` and the headers beside it."""
 
+import sys
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -22,6 +24,7 @@ from tests.support.observed import (
     trace_of,
     within,
 )
+from tests.support.processes import ROOT
 
 
 def sent(request: Request) -> dict[str, Any]:
@@ -326,3 +329,28 @@ async def test_links_of_resumptions_and_takeovers_are_in_what_a_collector_is_sen
         assert lost.links[0].trace_id.hex() == resumed.links[0].trace_id.hex() == TRACE
         assert lost.links[0].span_id == resumed.links[0].span_id
         assert TRACE not in (lost.trace_id.hex(), resumed.trace_id.hex())
+
+
+async def test_a_call_without_traces_enters_nothing_that_is_there_for_them(autojump_clock):
+    own = [str(ROOT / file) for file in ("actors/watched.py", "actors/protocol/operations.py")]
+    own.append(str(ROOT / "actors/protocol/trace_context.py"))
+    entered: set[str] = set()
+
+    def seen(frame: FrameType, event: str, _: Any) -> None:
+        if event == "call" and frame.f_code.co_filename in own:
+            entered.add(frame.f_code.co_qualname)
+
+    async def play(observer: Any) -> set[str]:
+        async with open_gateway(Backend("alpha", kind="http"), observer=observer) as gateway:
+            client, modern = await gateway.connect(), ModernClient(gateway.door, gateway.nursery)
+            await modern.call("tools/list")
+            await client.tool("alpha__echo")
+            entered.clear()
+            sys.setprofile(seen)
+            await client.tool("alpha__echo")
+            await modern.call("tools/call", {"name": "alpha__echo"})
+            sys.setprofile(None)
+            return set(entered)
+
+    assert await play(Observed().observer) > {"WatchedDoor.post", "Operation.ended", "carrying"}
+    assert await play(None) == set()

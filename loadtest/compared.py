@@ -1,0 +1,124 @@
+"""Gateways that differ in one thing, in front of one server: what that costs a call.
+
+The same calls go to all of them in turn, round by round, and the ratio of the CPU of their processes is taken of each
+round by itself, so that what else the machine does falls on all. Or no time is measured: a profiler counts the
+functions that each enters for a call, which is the same on every machine.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import trio
+
+from loadtest import proc, shapes
+from loadtest.client import Client, Session, Stateless, WrongAnswerError, end_clients, open_clients
+from loadtest.targets import SERVER_CPU, Bench, http_server
+from loadtest.wire import Address
+
+Found = dict[str, Any]
+LOADS = {"1 caller": 1, "16 callers": 16}
+SETTLES = 0.5
+"""Seconds for a profiler to begin, or to write what it has seen."""
+SHOWN = 40
+
+
+class Compared:
+    """One gateway for each of these sections of the configuration, by name; the first is what the others are compared
+    with. `tokens`: what clients of one show there."""
+
+    def __init__(self, bench: Bench, sections: Mapping[str, Mapping[str, Any]], *, profiled: bool) -> None:
+        server = http_server(bench)
+        self.names = [*sections]
+        self.tokens: dict[str, str] = {}
+        self.addresses: list[Address] = []
+        self._profiles: list[Path] = []
+        self._pids: list[int] = []
+        for section in sections.values():
+            port, config = bench.configured(server, "memory://", **section)
+            profile = config.with_suffix(".profile")
+            by = ["loadtest.profiled", "--out", str(profile), "--by", "calls"] if profiled else ["stagedoor"]
+            self._profiles.append(profile)
+            self.addresses.append(Address(port, b"/mcp/bench"))
+            arguments = ("-m", *by, "serve", "--config", str(config))
+            self._pids.append(bench.spawn(config.stem, (sys.executable, *arguments), port, SERVER_CPU))
+
+    async def clients(self, era: str, count: int) -> list[list[Client]]:
+        kind: type[Client] = Session if era == "legacy" else Stateless
+        opened = []
+        for name, address in zip(self.names, self.addresses, strict=True):
+            more = {"token": self.tokens[name]} if name in self.tokens else {}
+            opened.append(await open_clients(lambda to=address, more=more: kind(to, **more), count))
+        return opened
+
+    async def cost(self, which: int, clients: list[Client], seconds: float) -> float:
+        """Microseconds of CPU for one call."""
+        before = proc.cpu_seconds(self._pids[which])
+        count = await shapes.steady(clients, "echo", seconds)
+        if count.errors or not count.calls:
+            raise WrongAnswerError(str(count.errors))
+        return (proc.cpu_seconds(self._pids[which]) - before) / count.calls * 1e6
+
+    async def calls(self, which: int, clients: list[Client], number: int) -> dict[str, float]:
+        """By function: how often it is entered for one call."""
+        profile, pid = self._profiles[which], self._pids[which]
+        profile.unlink(missing_ok=True)
+        os.kill(pid, signal.SIGUSR1)
+        await trio.sleep(SETTLES)
+        for _ in range(number):
+            await clients[0].call("echo")
+        os.kill(pid, signal.SIGUSR2)
+        while not profile.exists():  # noqa: ASYNC110 - it is another process that writes it
+            await trio.sleep(SETTLES)
+        rows = json.loads(profile.read_text())["rows"]
+        return {row["function"]: row["calls"] / number for row in rows if row["calls"] >= number / 2}
+
+    async def ratios(self, era: str, count: int, rounds: int, seconds: float) -> Found:
+        """Rounds of all in turn, and the median of the ratios of each to the first."""
+        all_clients = await self.clients(era, count)
+        for which, clients in enumerate(all_clients):
+            await self.cost(which, clients, seconds)
+        found: list[list[float]] = []
+        for number in range(rounds):
+            order = [*range(len(all_clients))]
+            costs = dict.fromkeys(order, 0.0)
+            for which in order if number % 2 else reversed(order):
+                costs[which] = await self.cost(which, all_clients[which], seconds)
+            found.append([costs[which] for which in order])
+        for clients in all_clients:
+            await end_clients(clients)
+        each = {f"{name}_us": median(costs[n] for costs in found) for n, name in enumerate(self.names)}
+        ratios = {name: median(costs[n] / costs[0] for costs in found) for n, name in enumerate(self.names) if n}
+        return {**each, "ratio": ratios if len(ratios) > 1 else next(iter(ratios.values()))}
+
+    async def counts(self, era: str, number: int) -> Found:
+        """What is entered for one call, and where the difference to the first lies."""
+        all_clients = await self.clients(era, 1)
+        for clients in all_clients:
+            for _ in range(20):
+                await clients[0].call("echo")
+        entered = [await self.calls(which, clients, number) for which, clients in enumerate(all_clients)]
+        found: Found = {name: round(sum(calls.values())) for name, calls in zip(self.names, entered, strict=True)}
+        for name, calls in zip(self.names[1:], entered[1:], strict=True):
+            more = {function: n - entered[0].get(function, 0.0) for function, n in calls.items()}
+            dear = sorted(((round(n, 1), function) for function, n in more.items() if n >= 0.5), reverse=True)[:SHOWN]
+            found[f"more of {name}"] = [f"{n} {function}" for n, function in dear]
+        return found
+
+
+async def measured(compared: Compared, eras: Sequence[str], *, calls: int, rounds: int, seconds: float) -> Found:
+    """By era and load; `calls`: of so many calls the functions, and no time."""
+    if calls:
+        return {era: await compared.counts(era, calls) for era in eras}
+    return {
+        f"{era}, {title}": await compared.ratios(era, count, rounds, seconds)
+        for era in eras
+        for title, count in LOADS.items()
+    }
