@@ -34,7 +34,8 @@ LOOK_WITHIN: Final = 30.0
 """Seconds for a page of such a list."""
 SHOWN: Final = 200
 """Characters of a name in a log."""
-_LISTED_IN: Final[dict[Kind, str]] = {kind: method for method, kind in subjects.LISTED.items()}
+LISTED_IN: Final[dict[Kind, str]] = {kind: method for method, kind in subjects.LISTED.items()}
+"""The list that has a definition."""
 
 
 def accepted(
@@ -148,7 +149,7 @@ class Pinning:
             return True
         if self._endpoint.connecting.lacks(spec.name) or self._stands_for(spec.name):
             return True  # nothing runs there before its user has an account, and then it comes here again
-        method = _LISTED_IN[subject.kind]
+        method = LISTED_IN[subject.kind]
         seen = self._seen.get((spec.name, method))
         known = pins.allows(subject.kind, subject.name)
         if known and (seen is None or not self._counts(spec.name, pins, seen)):
@@ -232,7 +233,7 @@ class Pinning:
             self._go_on(look.calls, self._again)
             return
         up, end = backend in self._endpoint.upstreams.server_infos, self._endpoint.end
-        said = _unseen(backend).raw if up else error
+        said = unseen(backend).raw if up else error
         self._go_on(look.calls, lambda held: end(held.effect.call, False, said))
 
     def _go_on(self, calls: list[int], act: Callable[[_Held], None]) -> None:
@@ -245,7 +246,7 @@ class Pinning:
         """Rules are asked anew only where they may be others: what they count, they count once."""
         endpoint, effect = self._endpoint, held.effect
         if held.looks > LOOKS:
-            endpoint.refuse(effect.call, _unseen(held.backend))
+            endpoint.refuse(effect.call, unseen(held.backend))
             return
         table = endpoint.services.table.value
         spec = table.backends.get(held.backend)
@@ -264,6 +265,7 @@ class Pinning:
             self._going = None
 
 
-def _unseen(backend: str) -> errors.ProtocolError:
+def unseen(backend: str) -> errors.ProtocolError:
+    """Why a call is not made."""
     text = f"what server {backend!r} defines can't be looked at"
     return errors.internal(text, reason="pins", executed="no", backend=backend)

@@ -9,7 +9,7 @@ that comes goes through `Ownership`, which knows whether it is for this process.
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import Any, TypeAlias, assert_never
+from typing import TYPE_CHECKING, Any, TypeAlias, assert_never
 
 from msgspec import Raw
 from msgspec.structs import replace
@@ -39,6 +39,9 @@ from actors.upstreams.legacy import LegacyUpstream
 from actors.upstreams.own_calls import OwnCalls, OwnDue, Then
 from actors.upstreams.start import start_upstream
 from actors.upstreams.subscribers import CHATTER, REPLIES_AGAIN, Subscribers
+
+if TYPE_CHECKING:
+    from actors.pools.looking import Looking
 
 IDLE_AGAIN = 1.0
 """Seconds after which a pool that was about to end, and found a message, looks again."""
@@ -134,6 +137,8 @@ class PoolActor(Evictable):
         """By whoever waits for a call, or did last: the pool's own number of it."""
         self._next = 0
         self._resuming: pm.Resume | None = None
+        self._looking: Looking | None = None
+        """What is known of definitions at further processes, where they had to be accepted."""
         self._todo: list[ev.SuspensionEvent] = []
         self._stepping = False
         self._guests: set[Ref] = set()
@@ -484,6 +489,8 @@ class PoolActor(Evictable):
         """A connection that has ended, or that is needed no more: it closes by itself."""
         found = self._connections.pop(number, None)
         if found is not None:
+            if self._looking is not None:
+                self._looking.left(found)
             self.ctx.demonitor(found.ref)
             found.ref.reply(um.Leave(self.ctx.ref))
         return found
@@ -587,6 +594,9 @@ class PoolActor(Evictable):
         elif message.method == "notifications/message":
             self._tell(message, self._reader(message))
         else:
+            connection = self._of(message.upstream)
+            if self._looking is not None and connection is not None:
+                self._looking.changed(connection, message.method)
             told = um.UpstreamNotification(self.ctx.ref, self._backend, None, message.method, message.params)
             self._subscribers.tell(told, None)
 
@@ -695,7 +705,25 @@ class PoolActor(Evictable):
         if pooled.level is not None:
             self._adjust(connection)
         params = translate.client_request(call.method, call.params, LATEST_HANDSHAKE, MODERN)
-        connection.ref.reply(um.Call(self.ctx.ref, effect.call, call.method, params, call.progress, rights=call.rights))
+        sent = um.Call(self.ctx.ref, effect.call, call.method, params, call.progress, rights=call.rights)
+        if connection is self._first or not self._looks_first(connection, sent):
+            connection.ref.reply(sent)
+
+    def _looks_first(self, connection: PooledConnection, call: um.Call) -> bool:
+        """Whether what a further process defines had to be accepted: the call goes on, or not, when that is known."""
+        spec = self._services.table.value.backends.get(self._backend)
+        if spec is None or spec.pins is None or not spec.pins.blocks:
+            return False
+        if self._looking is None:
+            from actors.pools.looking import Looking  # only where there are pins
+
+            self._looking = Looking(self._backend, self._services, self.ctx.now, self._request)
+
+        def refuse(error: Raw) -> None:
+            self._step(ev.Ended(call.call, False, error))
+
+        self._looking.pass_on(call.call, connection, call, spec.pins, lambda: connection.ref.reply(call), refuse)
+        return True
 
     def _deliver(self, effect: ev.Outcome) -> None:
         caller, call = owner = _owner(effect.owner)
@@ -770,6 +798,8 @@ class PoolActor(Evictable):
 
     def _cancel(self, effect: ev.Cancel) -> None:
         connection = self._connections.get(effect.line)
+        if self._looking is not None and self._looking.forget(effect.call):
+            return  # the server has not heard of it
         if connection is not None:
             connection.ref.reply(um.Cancel(self.ctx.ref, effect.call, effect.reason))
 

@@ -1,0 +1,127 @@
+"""What the further processes of a pool define. `actors.endpoints.pinning` looks at a server over its first connection;
+the others are the same command, which may say something else by now, so that each is looked at before it is called.
+Loaded only where definitions that were not accepted are held back.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from msgspec import Raw
+
+from actors.endpoints.pinning import LISTED_IN, LOOK_AGAIN, LOOK_WITHIN, SHOWN, tell, unseen
+from actors.machines.upstream.events import ServerInfo
+from actors.protocol import subjects
+from actors.protocol.lookalikes import shown
+from actors.protocol.methods import CHANGED, METHODS, UNSUBSCRIBE
+from actors.protocol.pins import Pins
+from actors.protocol.subjects import Subject
+from actors.services import Services
+from actors.upstreams import messages as um
+from actors.upstreams.own_calls import Then
+from actors.upstreams.paging import Items, Page, Paging
+
+if TYPE_CHECKING:
+    from actors.pools.pool import PooledConnection
+
+
+class Ask(Protocol):
+    """Sends a request of the pool's own over one of its connections."""
+
+    def __call__(
+        self, over: "PooledConnection", method: str, params: Raw, then: Then, seconds: float | None = None
+    ) -> None: ...
+
+
+class _Seen(NamedTuple):
+    """A list as it was when it was looked at, and which names these pins hold back."""
+
+    server_info: ServerInfo | None
+    pins: Pins
+    at: float
+    held: frozenset[str]
+
+
+class Looking:
+    """Of one pool."""
+
+    def __init__(self, backend: str, services: Services, now: Callable[[], float], ask: Ask) -> None:
+        self._backend = backend
+        self._services = services
+        self._now = now
+        self._ask = ask
+        self._seen: dict[tuple[int, str], _Seen] = {}
+        """By connection and list."""
+        self._waiting: set[int] = set()
+
+    def pass_on(
+        self,
+        number: int,
+        over: "PooledConnection",
+        call: um.Call,
+        pins: Pins,
+        send: Callable[[], object],
+        refuse: Callable[[Raw], None],
+    ) -> None:
+        """Sends a call as soon as it is known that what it names is as it was accepted, or refuses it."""
+        subject = subjects.named(call.method, call.params)
+        if subject is None or call.method not in METHODS or call.method == UNSUBSCRIBE:
+            send()
+            return
+
+        def decide(held: frozenset[str]) -> None:
+            if pins.allows(subject.kind, subject.name, held):
+                send()
+            else:
+                self._told_refusal(subject)
+                refuse(subjects.unknown(call.method, subject).raw)
+
+        method = LISTED_IN[subject.kind]
+        seen = self._seen.get((over.number, method))
+        if seen is not None and self._counts(seen, over, pins):
+            decide(seen.held)
+            return
+
+        def looked(items: Items | None, error: Raw) -> None:
+            if number not in self._waiting:
+                return
+            self._waiting.discard(number)
+            if items is None or error:
+                refuse(unseen(self._backend).raw)
+                return
+            judged = pins.judge(subject.kind, items)
+            for difference in judged.told:
+                tell(self._services, pins, self._backend, difference)
+            self._seen[over.number, method] = _Seen(over.server_info, pins, self._now(), judged.held)
+            decide(judged.held)
+
+        def page(params: Raw, then: Page) -> None:
+            self._ask(over, method, params, then, LOOK_WITHIN)
+
+        self._waiting.add(number)
+        Paging(METHODS[method].items or "", page, looked).start()
+
+    def _counts(self, seen: _Seen, over: "PooledConnection", pins: Pins) -> bool:
+        same = over.server_info is not None and seen.server_info is over.server_info and seen.pins == pins
+        return same and self._now() - seen.at < LOOK_AGAIN
+
+    def _told_refusal(self, subject: Subject) -> None:
+        services, name = self._services, shown(subject.name[:SHOWN])
+        services.telemetry.count("stagedoor_pin_refusals_total", (self._backend,))
+        services.log.info("pin_refused", server=self._backend, kind=subject.kind, item=name)
+
+    def forget(self, number: int) -> bool:
+        """Nobody waits for this call any more; whether it was not sent yet."""
+        waited = number in self._waiting
+        self._waiting.discard(number)
+        return waited
+
+    def changed(self, over: "PooledConnection", notification: str) -> None:
+        """A process says that this list is another one."""
+        for method, said in CHANGED.items():
+            if said == notification:
+                self._seen.pop((over.number, method), None)
+
+    def left(self, over: "PooledConnection") -> None:
+        """It is there no more."""
+        for key in [key for key in self._seen if key[0] == over.number]:
+            del self._seen[key]
