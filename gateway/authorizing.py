@@ -64,10 +64,17 @@ class Admission:
             self._telemetry,
             time,
             bind_client=auth.bind_client,
+            claims=claims_of(settings),
             before=self._verifier,
         )
         mirror = Mirror(auth.issuers[0].issuer, GuardedHttp()) if auth.legacy_metadata else None
         return partial(checks, resource=resource, verifier=self._verifier, mirror=mirror, note=self._note)
+
+
+def claims_of(settings: Settings) -> frozenset[str]:
+    """Which claims of tokens the rules ask about."""
+    policy = settings.table.policy
+    return policy.claims if policy is not None else frozenset()
 
 
 def _at(settings: Settings, listen: Address) -> str:

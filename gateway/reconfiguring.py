@@ -34,6 +34,7 @@ Apply = Callable[[Settings], Awaitable[str]]
 def put_in_force(gateway: "Gateway", settings: Settings) -> None:
     """The one place where another configuration becomes the values that are read anew: for each request, message and
     line of the log. What can't change while the gateway runs stays (`gateway.config.changes.FIXED`)."""
+    from gateway.authorizing import claims_of
     from gateway.config.changes import kept
 
     before, actors, app = gateway.settings, gateway.actors, gateway.app
@@ -62,7 +63,8 @@ def put_in_force(gateway: "Gateway", settings: Settings) -> None:
     if settings.table != before.table:
         actors.replace_table(settings.table)
     app.bound_by(settings.limits)
-    if (settings.auth, settings.public_url) != (before.auth, before.public_url):
+    of_tokens = [(s.auth, s.public_url, claims_of(s)) for s in (before, settings)]
+    if of_tokens[0] != of_tokens[1]:
         app.admit(lifecycle.security(settings), gateway.authorize(settings))
     if gateway.duplex is not None:
         gateway.duplex.limits = settings.limits

@@ -5,8 +5,9 @@ may do is said by claims that every issuer calls otherwise. A claim is named by 
 names that have dots in quotes: `"https://example.com/roles"`.
 """
 
+import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
@@ -16,6 +17,9 @@ ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES25
 """By which tokens may be signed: never by a shared secret, never by none (RFC 8725, section 3.1)."""
 MEMBERS: Final = 1_000
 """Groups, or scopes, of one token that are read."""
+
+CLAIM: Final = 4096
+"""Characters of a claim that a rule asks about; a longer one is as if it were not there."""
 
 REFUSALS: Final = (
     "too_long", "malformed", "critical_extension", "no_issuer", "unknown_issuer", "algorithm", "type", "unknown_key",
@@ -86,15 +90,20 @@ def subject_of(claims: Mapping[str, Any], issuer: Issuer) -> str | None:
     return parts[0] if len(parts) == 1 else ":".join(f"{len(part)}:{part}" for part in parts)
 
 
-def rights_of(claims: Mapping[str, Any], issuer: Issuer, expiry: float | None) -> Rights | None:
-    """What the claims of a token that is good give; None: they do not say to whom."""
+def rights_of(
+    claims: Mapping[str, Any], issuer: Issuer, expiry: float | None, asked: Collection[str] = ()
+) -> Rights | None:
+    """What the claims of a token that is good give; None: they do not say to whom. `asked`: those that rules ask
+    about."""
     subject = subject_of(claims, issuer)
     if subject is None:
         return None
     groups = () if lacks_groups(claims) else _texts(claims, issuer.groups, split=False)
     scopes = _texts(claims, issuer.scope_claims, split=True)
     client = next((claims[name] for name in _CLIENTS if isinstance(claims.get(name), str)), "")
-    return Rights(issuer.issuer, subject, client, frozenset(groups), frozenset(scopes), expiry)
+    further = ((name, json.dumps(claims[name])) for name in sorted(asked) if name in claims)
+    kept = tuple((name, value) for name, value in further if len(value) <= CLAIM)
+    return Rights(issuer.issuer, subject, client, frozenset(groups), frozenset(scopes), expiry, kept)
 
 
 def lacks_groups(claims: Mapping[str, Any]) -> bool:

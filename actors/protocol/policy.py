@@ -8,6 +8,7 @@ is remembered there. A deny beats every allow, and with rules what none allows i
 """
 
 import hashlib
+import json
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Mapping
 from enum import Enum
@@ -61,6 +62,8 @@ class Condition(Protocol):
     """As it is written."""
     variables: frozenset[Variable]
     """What it asks about."""
+    claims: frozenset[str]
+    """Which claims of the token it asks about."""
 
     def holds(self, values: Mapping[str, Any]) -> bool:
         """Whether it is true. Raises ConditionError."""
@@ -497,6 +500,11 @@ class Policy:
         return hash(self.digest)
 
     @property
+    def claims(self) -> frozenset[str]:
+        """Of tokens, which its conditions ask about."""
+        return frozenset().union(*(rule.when.claims for rule in self.rules if rule.when is not None))
+
+    @property
     def remembered(self) -> int:
         """How many standings are."""
         return len(self._standings)
@@ -517,7 +525,12 @@ class Policy:
             "principal": principal,
             "groups": sorted(rights.groups),
             "scopes": sorted(rights.scopes),
-            "claims": {"iss": rights.issuer, "sub": rights.subject, "client_id": rights.client},
+            "claims": {
+                **{name: json.loads(value) for name, value in rights.claims},
+                "iss": rights.issuer,
+                "sub": rights.subject,
+                "client_id": rights.client,
+            },
             "client": rights.client,
         }
         rules: list[Rule] = []

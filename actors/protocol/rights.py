@@ -21,7 +21,8 @@ class Rights(Struct, frozen=True, omit_defaults=True, cache_hash=True):
     """Those of one request. All is empty where nobody has to say who they are.
 
     `issuer` and `subject` are those of the token, `client` is the id of the OAuth client that it was issued to.
-    `expiry` is when the token ends, in seconds since 1970; None: it does not."""
+    `expiry` is when the token ends, in seconds since 1970; None: it does not. `claims` are further ones that rules ask
+    about, each with its value as JSON."""
 
     issuer: str = ""
     subject: str = ""
@@ -29,6 +30,7 @@ class Rights(Struct, frozen=True, omit_defaults=True, cache_hash=True):
     groups: frozenset[str] = frozenset()
     scopes: frozenset[str] = frozenset()
     expiry: float | None = None
+    claims: tuple[tuple[str, str], ...] = ()
 
     @property
     def ends(self) -> float | None:
@@ -38,7 +40,7 @@ class Rights(Struct, frozen=True, omit_defaults=True, cache_hash=True):
     @property
     def digest(self) -> str:
         """The same for the same rights, in every process, whenever they expire."""
-        return _digest(self.issuer, self.subject, self.client, self.groups, self.scopes)
+        return _digest(self.issuer, self.subject, self.client, self.groups, self.scopes, self.claims)
 
 
 NO_RIGHTS = Rights()
@@ -70,10 +72,19 @@ def owner_of(name: str) -> tuple[str, str] | None:
 
 
 @lru_cache(DIGESTS)
-def _digest(issuer: str, subject: str, client: str, groups: frozenset[str], scopes: frozenset[str]) -> str:
+def _digest(
+    issuer: str,
+    subject: str,
+    client: str,
+    groups: frozenset[str],
+    scopes: frozenset[str],
+    claims: tuple[tuple[str, str], ...],
+) -> str:
     parts = (issuer, subject, client, str(len(groups)), *sorted(groups), *sorted(scopes))
     digest = sha256()
     for part in parts:
         encoded = part.encode("utf-8", "surrogatepass")
         digest.update(b"%d:%b" % (len(encoded), encoded))
+    for name, value in claims:
+        digest.update(repr((name, value)).encode("utf-8", "surrogatepass"))
     return digest.hexdigest()[:32]

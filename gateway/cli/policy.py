@@ -14,6 +14,7 @@ from gateway.cli.output import print_json, printable
 @click.option("--group", "groups", multiple=True, metavar="NAME", help="A group of the token; may be repeated.")
 @click.option("--scope", "scopes", multiple=True, metavar="NAME", help="A scope of the token; may be repeated.")
 @click.option("--client", default="", metavar="ID", help="The OAuth client that the token was issued to.")
+@click.option("--claims", metavar="JSON", help="Further claims of the token, for conditions.")
 @click.option("--args", "arguments", metavar="JSON", help="Arguments of the call, for conditions.")
 @json_option
 @click.argument("principal")
@@ -24,6 +25,7 @@ def explain(
     groups: tuple[str, ...],
     scopes: tuple[str, ...],
     client: str,
+    claims: str | None,
     arguments: str | None,
     as_json: bool,
     principal: str,
@@ -39,7 +41,8 @@ def explain(
     settings = load_file(config).settings
     try:
         args = None if arguments is None else from_json(arguments)
-        who = caller(principal, groups, scopes, client, settings.callers)
+        told = None if claims is None else from_json(claims)
+        who = caller(principal, groups, scopes, client, settings.callers, told)
         decision = explained(settings.table.policy, *who, item, args)
         limited = limits(settings.table.policy, *who, item, args)
     except ValueError as error:

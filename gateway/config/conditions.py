@@ -2,7 +2,7 @@
 (`stagedoor[policy]`), and loaded when a configuration has a condition."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from importlib import import_module
 from typing import Any, Final
@@ -11,6 +11,11 @@ from actors.protocol.policy import ConditionError, Variable
 
 _BOUND: Final = re.compile(r"\.(?:all|exists|exists_one|existsOne|map|filter)\(\s*([A-Za-z_]\w*)\s*,")
 """Names that an expression binds itself, for the elements of a list."""
+_QUOTED: Final = re.compile(r""""(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'""")
+_CLAIMS: Final = re.compile(r"(?<![\w.])claims\b")
+_MEMBER: Final = re.compile(r"""claims\s*(?:\.\s*([A-Za-z_]\w*)|\[\s*(?:"([^"\\]+)"|'([^'\\]+)')\s*\])""")
+_INSIDE: Final = re.compile(r"""(?:"([^"\\]+)"|'([^'\\]+)')\s+in\s+$""")
+"""How an expression asks about a claim: `claims.x`, `claims["x"]`, `"x" in claims`."""
 _KNOWN: Final = {variable.value for variable in Variable}
 _SAMPLE: Final[Mapping[str, Any]] = {
     "principal": "",
@@ -30,7 +35,7 @@ _WRONG: Final = (ValueError, TypeError, LookupError, ArithmeticError, RuntimeErr
 class CelCondition:
     """One expression, compiled. Implements `actors.protocol.policy.Condition`."""
 
-    __slots__ = ("_run", "text", "variables")
+    __slots__ = ("_run", "claims", "text", "variables")
 
     def __init__(self, text: str) -> None:
         """Raises ValueError with a sentence for what is no condition."""
@@ -46,6 +51,7 @@ class CelCondition:
             raise ValueError(f'there is no variable "{unknown[0]}": there are {names}')
         self.text = text
         self.variables = frozenset(map(Variable, used))
+        self.claims = frozenset(_claims(text)) if Variable.CLAIMS in self.variables else frozenset()
         self._run = program.execute
         self._look_for_functions()
 
@@ -72,3 +78,13 @@ class CelCondition:
     def __reduce__(self) -> tuple[Any, tuple[str]]:
         """By its text: what the library has made of it can't be copied."""
         return partial(CelCondition), (self.text,)
+
+
+def _claims(text: str) -> Iterator[str]:
+    """The claims that an expression names: no others come with a request. Raises ValueError where it names none."""
+    plain = _QUOTED.sub(lambda quoted: "_" * len(quoted[0]), text)
+    for found in _CLAIMS.finditer(plain):
+        named = _MEMBER.match(text, found.start()) or _INSIDE.search(text[: found.start()])
+        if named is None:
+            raise ValueError('has to name the claims that it asks about: claims.department, or claims["a.b"]')
+        yield next(name for name in named.groups() if name)

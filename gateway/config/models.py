@@ -493,6 +493,8 @@ class Caller(Section):
     """Its scopes."""
     client: str | None = None
     """The OAuth client that it was issued to."""
+    claims: dict[str, Any] = {}
+    """Further claims of a token of an issuer, for conditions."""
 
     @model_validator(mode="before")
     @classmethod

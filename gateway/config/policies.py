@@ -1,5 +1,6 @@
 """The rules of a configuration: read, and refused where they could never match anything."""
 
+import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
@@ -242,18 +243,24 @@ def _user(name: str, issuers: tuple[str, ...]) -> bool:
 
 
 def caller(
-    name: str, groups: Iterable[str], scopes: Iterable[str], client: str, callers: Callers
+    name: str,
+    groups: Iterable[str],
+    scopes: Iterable[str],
+    client: str,
+    callers: Callers,
+    claims: Mapping[str, Any] | None = None,
 ) -> tuple[str, Rights]:
     """Who somebody is by the name that rules have for him, with these groups and scopes besides those that are
-    configured. Raises ValueError for a name that nobody can have."""
+    configured, and further claims of a token. Raises ValueError for a name that nobody can have."""
     member, may = frozenset(groups), frozenset(scopes)
+    told = tuple(sorted((claim, json.dumps(value)) for claim, value in (claims or {}).items()))
     if name in callers.tokens:
         own = callers.tokens[name]
         return name, Rights(STATIC, name, client, own.groups | member, own.scopes | may)
     issuer = next((issuer for issuer in callers.issuers if name.startswith(f"{issuer}#")), None)
     if issuer is not None:
         subject = name[len(issuer) + 1 :]
-        return principal_id(issuer, subject), Rights(issuer, subject, client, member, may)
+        return principal_id(issuer, subject), Rights(issuer, subject, client, member, may, claims=told)
     if callers.tokens or callers.issuers:
         near = nearest(name, callers.tokens)
         hint = f'; did you mean "{near}"?' if near else ""
@@ -268,7 +275,7 @@ def cases(gateway: Gateway, callers: Callers, problems: list[Problem]) -> Iterat
         path: Path = ("gateway", "policyTests", index)
         asks = test.as_
         try:
-            who = caller(asks.principal, asks.groups, asks.scopes, asks.client or "", callers)
+            who = caller(asks.principal, asks.groups, asks.scopes, asks.client or "", callers, asks.claims)
         except ValueError as error:
             problems.append(Problem(str(error), (*path, "as", "principal")))
             continue

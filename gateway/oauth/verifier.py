@@ -47,8 +47,9 @@ class _Known:
 
 
 class TokenVerifier:
-    """Of all issuers. `wall` is the wall clock; `bind_client`: a principal is a user of one client. `before` did this
-    for the last configuration: an issuer that is away when another one comes into force goes on by what is known."""
+    """Of all issuers. `wall` is the wall clock; `bind_client`: a principal is a user of one client; `claims`: those
+    that rules ask about. `before` did this for the last configuration: an issuer that is away when another one comes
+    into force goes on by what is known."""
 
     def __init__(
         self,
@@ -60,6 +61,7 @@ class TokenVerifier:
         wall: Callable[[], float],
         *,
         bind_client: bool = False,
+        claims: frozenset[str] = frozenset(),
         before: "TokenVerifier | None" = None,
     ) -> None:
         self._issuers = {issuer.issuer: issuer for issuer in found}
@@ -73,6 +75,7 @@ class TokenVerifier:
         self._telemetry = telemetry
         self._wall = wall
         self._bind_client = bind_client
+        self._claims = claims
         self._known: OrderedDict[bytes, _Known] = OrderedDict()
         self._good: OrderedDict[bytes, str] = OrderedDict()
         """Tokens that an issuer has once called good, and which one."""
@@ -89,7 +92,7 @@ class TokenVerifier:
         same = {name for name, issuer in self._issuers.items() if before._issuers.get(name) == issuer}
         self._introspectors |= {name: asks for name, asks in before._introspectors.items() if name in same}
         self._good.update((digest, name) for digest, name in before._good.items() if name in same)
-        if self._bind_client == before._bind_client:
+        if (self._bind_client, self._claims) == (before._bind_client, before._claims):
             known = before._known.items()
             self._known.update((d, one) for d, one in known if one.asker and one.asker.rights.issuer in same)
 
@@ -158,7 +161,7 @@ class TokenVerifier:
         return known
 
     def _of(self, issuer: Issuer, claims: Mapping[str, Any], expiry: float | None, seconds: float) -> _Known:
-        rights = issuers.rights_of(claims, issuer, expiry)
+        rights = issuers.rights_of(claims, issuer, expiry, self._claims)
         if rights is None:
             raise BadTokenError("no_subject")
         if issuers.lacks_groups(claims):

@@ -135,7 +135,7 @@ def test_replicas_that_know_of_marks_and_those_that_do_not_read_each_others_lett
     assert read == letters.Attached("p1", 1, 2, 3, live=True)
 
 
-RIGHTS = Rights("https://idp.test", "ann", "app", frozenset({"dev"}), frozenset({"a", "b"}), 1e9)
+RIGHTS = Rights("https://idp.test", "ann", "app", frozenset({"dev"}), frozenset({"a", "b"}), 1e9, (("d", "1"),))
 ID = 10**30
 """No number of MessagePack."""
 MESSAGES = (

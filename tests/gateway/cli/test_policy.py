@@ -89,3 +89,21 @@ def test_a_case_that_is_not_as_expected_is_named(stagedoor: Callable[..., Result
     result = stagedoor("policy", "test", "--config", file(config(policyTests=cases)))
     assert result.exit_code == 1
     assert result.stderr == "policyTests[1]: bot github:read: expected allow, is deny (no rule allows it)\n"
+
+
+def test_claims_of_a_token_are_given_for_conditions(
+    stagedoor: Callable[..., Result], file: Callable[[str], str]
+) -> None:
+    user = "https://idp.test#ann"
+    when = "has(claims.department) && claims.department == 'it'"
+    case = {"as": {"principal": user, "claims": {"department": "it"}}, "item": "github:x", "expect": "allow"}
+    other = {"as": {"principal": user}, "item": "github:x", "expect": "deny"}
+    auth = {"issuers": [{"issuer": "https://idp.test"}]}
+    rules = [{"allow": ["github:*"], "when": when}]
+    name = file(config(auth=auth, policy=rules, policyTests=[case, other], publicUrl="https://mcp.test"))
+    assert stagedoor("policy", "test", "--config", name).exit_code == 0
+    for department, outcome in (("it", "allow"), ("hr", "deny")):
+        claims = json.dumps({"department": department})
+        shown = stagedoor("explain", "--config", name, user, "github:x", "--claims", claims).stdout
+        assert shown.startswith(outcome)
+    assert stagedoor("explain", "--config", name, user, "github:x", "--claims", "[]").exit_code == 2

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from actors.protocol.policy import Asked, ConditionError, decide
 from actors.protocol.rights import Rights, principal_id
@@ -222,6 +223,46 @@ def test_a_condition_asks_about_the_call_and_its_caller(settings: Callable[..., 
     assert decide(policy, "ann", dev, "tool", "github", "query", Asked({"n": 4})).constraint == when
     assert not decide(policy, "ann", Rights(), "tool", "github", "query", Asked({"n": 1})).allowed
     assert decide(policy, "ann", dev, "tool", "github", "query", Asked({"n": "x"})).failed
+
+
+CLAIMS = """has(claims.department) && claims.department == 'it' && claims["https://x.test/level"] >= 3"""
+
+
+def test_a_condition_asks_about_claims_that_it_names(settings: Callable[..., Settings]) -> None:
+    read = settings(config({"allow": ["github:*"], "when": CLAIMS}, {"allow": ["files:*"]}))
+    policy = read.table.policy
+    assert policy is not None
+    assert policy.claims == {"department", "https://x.test/level"}
+    ann = Rights("https://idp.test", "ann", claims=(("department", '"it"'), ("https://x.test/level", "3")))
+    for rights, outcome in (
+        (ann, "allow"),
+        (replace(ann, claims=(("department", '"hr"'), ("https://x.test/level", "3"))), "deny"),
+        (replace(ann, claims=()), "deny"),
+        (replace(ann, claims=(("sub", '"root"'), *ann.claims)), "allow"),
+    ):
+        decision = decide(policy, "ann", rights, "tool", "github", "query")
+        assert (decision.outcome, decision.failed) == (outcome, False)
+        assert policy.standing("ann", rights).sees("github") == (outcome == "allow")
+
+
+@pytest.mark.parametrize(
+    ("text", "claims"),
+    [
+        ("'claims.no' == args.x && \"team\" in claims", {"team"}),
+        ("args.claims.a == 1", set()),
+        ("claims [ 'a.b' ] == 1 && claims.sub == 'x'", {"a.b", "sub"}),
+    ],
+)
+def test_the_claims_of_a_condition_are_found_by_their_names(text: str, claims: set[str]) -> None:
+    assert CelCondition(text).claims == claims
+
+
+@pytest.mark.parametrize(
+    "text", ["size(claims) > 1", "claims.exists(c, c == 'x') || claims == args", "claims[args.x] == 1"]
+)
+def test_a_condition_that_names_no_claim_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="name the claims"):
+        CelCondition(text)
 
 
 def test_a_condition_may_name_the_elements_of_a_list() -> None:

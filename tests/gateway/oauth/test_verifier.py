@@ -404,6 +404,26 @@ async def test_a_jwt_that_was_revoked_ends_within_a_minute_where_it_is_always_as
 # Claims of the well-known --------------------------------------------------------------------------------------
 
 
+async def test_claims_that_rules_ask_about_come_with_the_rights_and_no_others(autojump_clock: Any) -> None:
+    idp = FakeIssuer()
+    asked = frozenset({"department", "levels", "long", "missing"})
+    async with verifying(idp, claims=asked) as verifier:
+        token = idp.token(department="it", levels={"a": [1]}, long="x" * 5000, email="ann@x.test")
+        found = await verifier.verify(token, [RESOURCE])
+        assert isinstance(found, Asker)
+        assert found.rights.claims == (("department", '"it"'), ("levels", '{"a": [1]}'))
+        other = await verifier.verify(idp.token(department="hr"), [RESOURCE])
+        assert isinstance(other, Asker)
+        assert other.principal == found.principal
+        assert other.rights.digest != found.rights.digest
+        more: Any = {"before": verifier, "claims": frozenset({"email"})}
+        async with trio.open_nursery() as nursery:
+            later = TokenVerifier([ISSUER], idp, nursery, RecordingLog(), RecordingTelemetry(), lambda: NOW, **more)
+            again = await later.verify(token, [RESOURCE])  # what was known of it lacks what is asked about now
+            assert isinstance(again, Asker)
+            assert again.rights.claims == (("email", '"ann@x.test"'),)
+
+
 async def test_with_bound_clients_a_user_of_another_client_is_another_principal(autojump_clock: Any) -> None:
     idp = FakeIssuer()
     async with verifying(idp, bind_client=True) as verifier:

@@ -22,6 +22,7 @@ class Condition:
     def __init__(self, text: str, *variables: str) -> None:
         self.text = text
         self.variables = frozenset(map(Variable, variables))
+        self.claims: frozenset[str] = frozenset()
 
     def holds(self, values: Mapping[str, Any]) -> bool:
         try:
