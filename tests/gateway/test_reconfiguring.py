@@ -5,16 +5,18 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from actors.protocol.table import Limits
 from gateway.app import Gateway
 from gateway.config import Address, Settings, load
 from gateway.observability.lag import Lag
-from gateway.reconfiguring import LOOK, Reloads, same_natives
+from gateway.reconfiguring import LOOK, Reloads, put_in_force, same_natives
 from gateway.roles import Alone
 from tests.support.harness import RecordingLog, RecordingTelemetry
 
@@ -257,3 +259,35 @@ async def test_a_gateway_that_drains_puts_nothing_in_force(tmp_path: Path) -> No
     site.write(a="one")
     assert await gateway.reconfigure(load(site.file).settings) == "the gateway is draining"
     assert gateway.settings is before
+
+
+def test_who_may_come_in_is_looked_at_anew_when_rules_ask_about_another_claim(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.reconfiguring.configure", lambda *_: None)
+    file, admitted = tmp_path / "stagedoor.json", list[frozenset[str]]()
+
+    def settings(*rules: dict[str, Any]) -> Settings:
+        auth = {"issuers": [{"issuer": "https://idp.test"}]}
+        gateway = {"auth": auth, "policy": rules}
+        file.write_text(json.dumps({"mcpServers": {"a": {"command": "a"}}, "gateway": gateway}))
+        return load(file).settings
+
+    nothing = lambda *_: None  # noqa: E731
+    actors = SimpleNamespace(
+        services=SimpleNamespace(limits=Limits()), replace_limits=nothing, replace_table=nothing, prestart=()
+    )
+    app = SimpleNamespace(bound_by=nothing, admit=lambda security, claims: admitted.append(claims))
+    gateway: Any = SimpleNamespace(
+        settings=settings({"allow": ["a:*"]}),
+        actors=actors,
+        app=app,
+        secrets=SimpleNamespace(know=nothing),
+        duplex=None,
+        authorize=lambda settings: settings.table.policy.claims,
+    )
+    put_in_force(gateway, settings({"allow": ["a:x"]}))
+    assert admitted == []
+    put_in_force(gateway, settings({"allow": ["a:x"], "when": "claims.level == 1"}))
+    put_in_force(gateway, settings({"allow": ["a:y"], "when": "claims.level == 2"}))
+    assert admitted == [{"level"}]
