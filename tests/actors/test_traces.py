@@ -5,7 +5,10 @@ from types import FrameType
 from typing import Any
 
 import pytest
+import trio
 
+from actors.ports import ANONYMOUS, Get, Reply
+from actors.watched import WatchedDoor
 from tests.support.door_client import Client
 from tests.support.harness import open_gateway, open_replica_maker, open_replicas
 from tests.support.mcp_backend import Backend, Request
@@ -354,3 +357,19 @@ async def test_a_call_without_traces_enters_nothing_that_is_there_for_them(autoj
 
     assert await play(Observed().observer) > {"WatchedDoor.post", "Operation.ended", "carrying"}
     assert await play(None) == set()
+
+
+async def test_a_resumption_whose_client_leaves_before_it_goes_on_ends_as_disconnected(autojump_clock):
+    class Waiting:
+        async def get(self, get: Get) -> Reply:
+            await trio.sleep_forever()
+            raise AssertionError
+
+    seen: Any = Observed()
+    door = WatchedDoor(Waiting(), seen.observer, None)  # type: ignore[arg-type]
+    with trio.move_on_after(5):
+        await door.get(Get("", ANONYMOUS, {"mcp-session-id": "x", "last-event-id": "p1:1-1", "traceparent": PARENT}))
+    [span] = resumptions(seen)
+    assert (trace_of(span), within(span)) == (TRACE, "b7ad6b7169203331")
+    assert attributes(span)["stagedoor.outcome"] == "disconnected"
+    assert "mcp.session.id" not in attributes(span)

@@ -1,7 +1,10 @@
 """`stagedoor status`."""
 
 import json
+import time
 from typing import Any
+
+from gateway.cli.status import EVERY
 
 REPLICA = {"incarnation": "abc", "alive": True, "asked": True, "host": "box", "pid": 7}
 SERVERS = [
@@ -46,3 +49,19 @@ def test_without_a_gateway_it_fails(stagedoor, composition):
     result = stagedoor("status")
     assert result.exit_code == 1
     assert "no admin listener" in result.output
+
+
+def test_watched_it_looks_again_until_it_is_interrupted(stagedoor, composition, monkeypatch):
+    waits = []
+
+    def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        composition.told = pages()
+        if len(waits) == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    composition.gateway, composition.told = SERVERS, pages()
+    shown = stagedoor("status", "--watch")
+    assert waits == [EVERY] * 3
+    assert shown.stdout.count("no such program") == 3
