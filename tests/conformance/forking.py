@@ -15,8 +15,9 @@ def forks(path: Path, places: int) -> list[str]:
     """Forks for whoever connects, `places` at a time; returns in each child, with its arguments."""
     gc.freeze()  # what there is stays: no child looks through it, which would copy it
     with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(os.fspath(path))
+        listener.bind(f"{path}.new")
         listener.listen(64)
+        os.rename(f"{path}.new", path)  # who finds it there can connect
         running = 0
         while True:
             if running == places:

@@ -137,9 +137,7 @@ def start_fixture(programs: Programs, era: str) -> str:
 
 def start_forking(programs: Programs, era: str, socket: Path) -> list[str]:
     """The arguments for python of a fixture over stdio that starts at once."""
-    command = [sys.executable, FIXTURE, "--fork", str(socket), "--era", era]
-    programs.start("fixture", command, ready=socket.exists)
-    return ["-IS", str(FIXTURE / "forked.py"), str(socket)]
+    return programs.forks("fixture", [sys.executable, FIXTURE, "--era", era], socket)[1:]
 
 
 @pytest.mark.parametrize(("suite", "era"), DIRECT)

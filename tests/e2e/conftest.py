@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,10 +23,11 @@ from tests.support.processes import (
     shared_programs,
 )
 
-__all__ = ["everyday", "node", "programs", "pypi_servers", "redis_url", "shared_programs"]
+__all__ = ["everyday", "interviewer", "node", "programs", "pypi_servers", "redis_url", "shared_programs"]
 
 EXAMPLE = ROOT / "examples" / "everyday.jsonc"
 HTTP_SERVER = "http://127.0.0.1:3001/mcp"
+INTERVIEWER = (ROOT / ".venv-sdks" / "py-1.27" / "bin" / "python", Path(__file__).with_name("interviewer.py"))
 
 
 @dataclass(frozen=True)
@@ -57,3 +59,10 @@ def everyday(node: Path, pypi_servers: Path, tmp_path_factory: pytest.TempPathFa
         yield Everyday(started.gateway(config), url)
     finally:
         started.end()
+
+
+@pytest.fixture(scope="module")
+def interviewer(shared_programs: Programs, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What to configure for the interviewer over stdio, which starts at once."""
+    command, *args = shared_programs.forks("interviewer", INTERVIEWER, tmp_path_factory.mktemp("forks") / "interviewer")
+    return {"command": command, "args": args}

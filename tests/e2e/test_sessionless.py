@@ -9,7 +9,6 @@ import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,8 +16,9 @@ import trio
 from mcp import Client
 from mcp import types as t
 
+from tests.e2e.conftest import INTERVIEWER
 from tests.support.patience import PATIENCE
-from tests.support.processes import ROOT, Gateway, Programs, accepts, free_port
+from tests.support.processes import Gateway, Programs, accepts, free_port
 
 pytestmark = [
     pytest.mark.e2e,
@@ -27,18 +27,16 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*as of 2026-07-28"),
 ]
 
-INTERVIEWER = (str(ROOT / ".venv-sdks" / "py-1.27" / "bin" / "python"), str(Path(__file__).parent / "interviewer.py"))
 VERSION = "2026-07-28"
 
 
 @pytest.fixture(params=["stdio", "http"])
-def config(request: pytest.FixtureRequest, programs: Programs) -> dict[str, Any]:
+def config(request: pytest.FixtureRequest, programs: Programs, interviewer: dict[str, Any]) -> dict[str, Any]:
     """The interviewer, over either transport."""
-    command, script = INTERVIEWER
     if request.param == "stdio":
-        return {"mcpServers": {"interviewer": {"command": command, "args": [script]}}}
+        return {"mcpServers": {"interviewer": interviewer}}
     port = free_port()
-    programs.start("interviewer", [command, script, "--http", str(port)], ready=accepts(port))
+    programs.start("interviewer", [*INTERVIEWER, "--http", str(port)], ready=accepts(port))
     return {"mcpServers": {"interviewer": {"type": "http", "url": f"http://127.0.0.1:{port}/mcp"}}}
 
 

@@ -4,29 +4,27 @@ over stdio and over HTTP, and a client that counts on nothing but the next call.
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.processes import ROOT, Gateway, Programs, accepts, free_port
+from tests.e2e.conftest import INTERVIEWER
+from tests.support.processes import Gateway, Programs, accepts, free_port
 from tests.support.raw import RawSession
 
 pytestmark = [pytest.mark.e2e, pytest.mark.node]  # the SDK of the handshake era is installed with the other SDKs
 
-INTERVIEWER = (str(ROOT / ".venv-sdks" / "py-1.27" / "bin" / "python"), str(Path(__file__).parent / "interviewer.py"))
 ENOUGH = 60.0
 """Seconds, of which a question without a stream has 5; a call may take 300."""
 
 
 @pytest.fixture(params=["stdio", "http"])
-def gateway(request: pytest.FixtureRequest, programs: Programs) -> Gateway:
+def gateway(request: pytest.FixtureRequest, programs: Programs, interviewer: dict[str, Any]) -> Gateway:
     """In front of the interviewer, over either transport."""
-    command, script = INTERVIEWER
     if request.param == "stdio":
-        return programs.gateway({"mcpServers": {"interviewer": {"command": command, "args": [script]}}})
+        return programs.gateway({"mcpServers": {"interviewer": interviewer}})
     port = free_port()
-    programs.start("interviewer", [command, script, "--http", str(port)], ready=accepts(port))
+    programs.start("interviewer", [*INTERVIEWER, "--http", str(port)], ready=accepts(port))
     return programs.gateway({"mcpServers": {"interviewer": {"type": "http", "url": f"http://127.0.0.1:{port}/mcp"}}})
 
 

@@ -1,5 +1,5 @@
 """What the matrix shares."""
 
-from tests.support.processes import node, programs
+from tests.support.processes import node, programs, shared_programs
 
-__all__ = ["node", "programs"]
+__all__ = ["node", "programs", "shared_programs"]

@@ -69,13 +69,26 @@ CLIENTS = {
 }
 
 
-def start(programs: Programs, folder: Path) -> tuple[Gateway, dict[str, str]]:
+@pytest.fixture(scope="module")
+def commands(shared_programs: Programs, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+    """Server → what starts it. Those over stdio on Python start at once: there are many of them."""
+    folder = tmp_path_factory.mktemp("forks")
+
+    def command(name: str, server: Party) -> list[str]:
+        if "python" in Path(server.command[0]).name and not server.http:
+            return shared_programs.forks(name, server.command, folder / name)
+        return [str(part) for part in server.command]
+
+    return {name: command(name, server) for name, server in SERVERS.items()}
+
+
+def start(programs: Programs, commands: dict[str, list[str]], folder: Path) -> tuple[Gateway, dict[str, str]]:
     """A gateway in front of every server of the matrix, and server → endpoint for clients that are recorded: what is
     said on both of its sides is in the folder."""
     backends: dict[str, Any] = {}
     taps: dict[str, tuple[int, int]] = {}
     for name, server in SERVERS.items():
-        command = [str(part) for part in server.command]
+        command = commands[name]
         if server.http:
             port, tap = free_port(), free_port()
             programs.start(name, [*command, "--http", str(port)], ready=accepts(port))
@@ -100,12 +113,12 @@ def record(programs: Programs, folder: Path, taps: Mapping[str, tuple[int, int]]
 
 @pytest.mark.parametrize("name", CLIENTS)
 def test_every_feature_works_or_fails_as_the_table_says_in_valid_messages(
-    name: str, programs: Programs, tmp_path: Path
+    name: str, programs: Programs, commands: dict[str, list[str]], tmp_path: Path
 ) -> None:
     client = CLIENTS[name]
     folder = tmp_path / "said"
     folder.mkdir()
-    gateway, endpoints = start(programs, folder)
+    gateway, endpoints = start(programs, commands, folder)
     done = subprocess.run(
         [*client.command, json.dumps(endpoints)],
         capture_output=True,

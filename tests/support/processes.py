@@ -35,6 +35,7 @@ ROOT = Path(__file__).resolve().parents[2]
 NODE_PACKAGES = ROOT / "tests" / "node" / "node_modules"
 PYPI_SERVERS = ROOT / ".venv-servers" / "bin"
 LOCKED_RUNNERS = ROOT / "tests" / "support" / "bin"  # npx and uvx that run what the tests have locked
+FORKS = Path(__file__).with_name("forks.py")
 STAGEDOOR = Path(sys.executable).with_name("stagedoor")
 
 LOOK_EVERY = 0.05  # seconds between two looks at a program that is starting or ending
@@ -210,6 +211,13 @@ class Programs:
         if ready is not None:
             program.wait_ready(ready)
         return program
+
+    def forks(self, name: str, command: Sequence[str | os.PathLike[str]], socket: Path) -> list[str]:
+        """The command of a server over stdio, by a Python and a program, that starts at once: it is a fork of one that
+        has everything imported."""
+        python, *program = command
+        self.start(name, [python, FORKS, socket, *program], ready=socket.exists)
+        return [sys.executable, "-IS", str(FORKS.with_name("fork.py")), str(socket)]
 
     def gateway(
         self,
