@@ -135,9 +135,9 @@ def start_fixture(programs: Programs, era: str) -> str:
     return f"http://127.0.0.1:{port}/mcp"
 
 
-def start_forking(programs: Programs, era: str, socket: Path) -> list[str]:
+def start_forking(programs: Programs, era: str) -> list[str]:
     """The arguments for python of a fixture over stdio that starts at once."""
-    return programs.forks("fixture", [sys.executable, FIXTURE, "--era", era], socket)[1:]
+    return programs.forks("fixture", [sys.executable, FIXTURE, "--era", era])[1:]
 
 
 @pytest.mark.parametrize(("suite", "era"), DIRECT)
@@ -171,7 +171,7 @@ def test_the_suite_passes_through_the_gateway(
     if transport == "http":
         backend = {"type": "http", "url": start_fixture(programs, era)}
     else:
-        backend = {"command": sys.executable, "args": start_forking(programs, era, tmp_path / "fixture.sock")}
+        backend = {"command": sys.executable, "args": start_forking(programs, era)}
     gateway = programs.gateway({"mcpServers": {"fixture": backend}})
     outcome = run_suite(SUITES[suite], node, gateway.endpoint("fixture"), tmp_path / "results")
     require_all_passed(SUITES[suite], outcome, f"{suite}-{era}-{transport}", gateway.program.story())

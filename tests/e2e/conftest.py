@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -27,7 +26,6 @@ __all__ = ["everyday", "interviewer", "node", "programs", "pypi_servers", "redis
 
 EXAMPLE = ROOT / "examples" / "everyday.jsonc"
 HTTP_SERVER = "http://127.0.0.1:3001/mcp"
-INTERVIEWER = (ROOT / ".venv-sdks" / "py-1.27" / "bin" / "python", Path(__file__).with_name("interviewer.py"))
 
 
 @dataclass(frozen=True)
@@ -62,7 +60,7 @@ def everyday(node: Path, pypi_servers: Path, tmp_path_factory: pytest.TempPathFa
 
 
 @pytest.fixture(scope="module")
-def interviewer(shared_programs: Programs, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What to configure for the interviewer over stdio, which starts at once."""
-    command, *args = shared_programs.forks("interviewer", INTERVIEWER, tmp_path_factory.mktemp("forks") / "interviewer")
-    return {"command": command, "args": args}
+def interviewer(shared_programs: Programs) -> list[str]:
+    """The command of the interviewer, which starts at once."""
+    program = ROOT / ".venv-sdks" / "py-1.27" / "bin" / "python", Path(__file__).with_name("interviewer.py")
+    return shared_programs.forks("interviewer", program)

@@ -16,7 +16,6 @@ import trio
 from mcp import Client
 from mcp import types as t
 
-from tests.e2e.conftest import INTERVIEWER
 from tests.support.patience import PATIENCE
 from tests.support.processes import Gateway, Programs, accepts, free_port
 
@@ -31,12 +30,12 @@ VERSION = "2026-07-28"
 
 
 @pytest.fixture(params=["stdio", "http"])
-def config(request: pytest.FixtureRequest, programs: Programs, interviewer: dict[str, Any]) -> dict[str, Any]:
+def config(request: pytest.FixtureRequest, programs: Programs, interviewer: list[str]) -> dict[str, Any]:
     """The interviewer, over either transport."""
     if request.param == "stdio":
-        return {"mcpServers": {"interviewer": interviewer}}
+        return {"mcpServers": {"interviewer": {"command": interviewer[0], "args": interviewer[1:]}}}
     port = free_port()
-    programs.start("interviewer", [*INTERVIEWER, "--http", str(port)], ready=accepts(port))
+    programs.start("interviewer", [*interviewer, "--http", str(port)], ready=accepts(port))
     return {"mcpServers": {"interviewer": {"type": "http", "url": f"http://127.0.0.1:{port}/mcp"}}}
 
 

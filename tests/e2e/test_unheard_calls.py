@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.conftest import INTERVIEWER
 from tests.support.processes import Gateway, Programs, accepts, free_port
 from tests.support.raw import RawSession
 
@@ -19,12 +18,12 @@ ENOUGH = 60.0
 
 
 @pytest.fixture(params=["stdio", "http"])
-def gateway(request: pytest.FixtureRequest, programs: Programs, interviewer: dict[str, Any]) -> Gateway:
+def gateway(request: pytest.FixtureRequest, programs: Programs, interviewer: list[str]) -> Gateway:
     """In front of the interviewer, over either transport."""
     if request.param == "stdio":
-        return programs.gateway({"mcpServers": {"interviewer": interviewer}})
+        return programs.gateway({"mcpServers": {"interviewer": {"command": interviewer[0], "args": interviewer[1:]}}})
     port = free_port()
-    programs.start("interviewer", [*INTERVIEWER, "--http", str(port)], ready=accepts(port))
+    programs.start("interviewer", [*interviewer, "--http", str(port)], ready=accepts(port))
     return programs.gateway({"mcpServers": {"interviewer": {"type": "http", "url": f"http://127.0.0.1:{port}/mcp"}}})
 
 

@@ -70,13 +70,12 @@ CLIENTS = {
 
 
 @pytest.fixture(scope="module")
-def commands(shared_programs: Programs, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
-    """Server → what starts it. Those over stdio on Python start at once: there are many of them."""
-    folder = tmp_path_factory.mktemp("forks")
+def commands(shared_programs: Programs) -> dict[str, list[str]]:
+    """Server → what starts it. Those on Python start at once: there are many of them."""
 
     def command(name: str, server: Party) -> list[str]:
-        if "python" in Path(server.command[0]).name and not server.http:
-            return shared_programs.forks(name, server.command, folder / name)
+        if "python" in Path(server.command[0]).name:
+            return shared_programs.forks(name, server.command)
         return [str(part) for part in server.command]
 
     return {name: command(name, server) for name, server in SERVERS.items()}

@@ -1,8 +1,8 @@
-"""`forks.py SOCKET PROGRAM ARGUMENT…`: a Python program that starts at once, for each `fork.py SOCKET`.
+"""`forks.py SOCKET PROGRAM ARGUMENT…`: a Python program that starts at once, for each `fork.py SOCKET ARGUMENT…`.
 
-Whatever the program imports is imported here, so it may be run by the Python of any environment; a child that has the
-pipes of `fork.py` does the rest of it, and ends as the program does. An SDK takes longer to import than most tests take
-to talk with a server on it.
+Whatever the program imports is imported here, so it may be run by the Python of any environment. The rest of it is done
+by a child with the pipes of `fork.py`, to whose arguments its own are added; neither outlives the other. An SDK takes
+longer to import than most tests take to talk with a server on it.
 """
 
 import gc
@@ -11,10 +11,12 @@ import runpy
 import signal
 import socket
 import sys
+import threading
 
 
-def forked(path: str) -> socket.socket:
-    """Forks for whoever connects there, and returns in each child, on its pipes. What is returned tells the end."""
+def forked(path: str) -> tuple[socket.socket, list[str]]:
+    """Forks for whoever connects there, and returns in each child, on its pipes. It has what tells of the end of
+    `fork.py`, and the arguments of that."""
     handler = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(f"{path}.new")
@@ -26,13 +28,19 @@ def forked(path: str) -> socket.socket:
                 break
             connection.close()
     signal.signal(signal.SIGCHLD, handler)
-    _, pipes, _, _ = socket.recv_fds(connection, 1, 3)
+    told, pipes, _, _ = socket.recv_fds(connection, 1 << 16, 3)
     for number, pipe in enumerate(pipes):
         os.dup2(pipe, number)
         os.close(pipe)
     # Those that there are remember what kind of file they had.
     sys.stdin, sys.stdout, sys.stderr = os.fdopen(0), os.fdopen(1, "w"), os.fdopen(2, "w", buffering=1)
-    return connection
+    return connection, told.decode().split("\0")[1:]
+
+
+def end_with(connection: socket.socket) -> None:
+    """When `fork.py` is there no more, this process is not either."""
+    connection.recv(1)
+    os._exit(1)
 
 
 def main(path: str, program: str, *arguments: str) -> None:
@@ -40,10 +48,11 @@ def main(path: str, program: str, *arguments: str) -> None:
     sys.path[0] = os.path.dirname(program)
     runpy.run_path(program, run_name="imported")
     gc.freeze()  # what there is stays: no child looks through it, which would copy it
-    connection = forked(path)
+    connection, more = forked(path)
+    threading.Thread(target=end_with, args=(connection,), daemon=True).start()
+    sys.argv += more
     runpy.run_path(program, run_name="__main__")
     sys.stdout.flush()
-    connection.close()
 
 
 if __name__ == "__main__":

@@ -212,10 +212,10 @@ class Programs:
             program.wait_ready(ready)
         return program
 
-    def forks(self, name: str, command: Sequence[str | os.PathLike[str]], socket: Path) -> list[str]:
-        """The command of a server over stdio, by a Python and a program, that starts at once: it is a fork of one that
-        has everything imported."""
+    def forks(self, name: str, command: Sequence[str | os.PathLike[str]]) -> list[str]:
+        """The command of a program on Python that starts at once: it is a fork of one that has everything imported."""
         python, *program = command
+        socket = self._folder / f"{len(self._started)}-{name}.socket"
         self.start(name, [python, FORKS, socket, *program], ready=socket.exists)
         return [sys.executable, "-IS", str(FORKS.with_name("fork.py")), str(socket)]
 

@@ -41,7 +41,7 @@ def by_sdk(programs: Programs) -> str:
 
 def by_command(programs: Programs) -> list[str]:
     need(SDK.exists(), "the official SDK's older version is")
-    return [str(SDK), str(SDK_SHOP)]
+    return programs.forks("sdk", [SDK, SDK_SHOP])
 
 
 def by_sse(programs: Programs) -> str:

@@ -116,7 +116,8 @@ async def complete(ref: object, argument: object, context: object) -> object:
     return Completion(values=values, hasMore=False)
 
 
-if PORT:
-    server.run("sse" if sys.argv[2:] == ["sse"] else "streamable-http")
-else:
-    server.run()
+if __name__ == "__main__":
+    if PORT:
+        server.run("sse" if sys.argv[2:] == ["sse"] else "streamable-http")
+    else:
+        server.run()
