@@ -77,18 +77,22 @@ class Limiting:
             services.limiter.ask(passed.due, observed, of="call", enforced=False, once=once)
             self._sender.send(replace(effect, paid=True), backend, passed.params, waited=waited)
             return
-        call = effect.call
-        self.waiting = put(self.waiting, call, Waiting(effect, backend, passed, waited))
-        at_once = True
+        call, waits = effect.call, False
+        at_once: list[Verdict] = []
 
         def came(verdict: Verdict) -> None:
-            if at_once:
-                self.weighed(Weighed(call, verdict), at_once=True)
-            else:
+            if waits:
                 ref.reply(Weighed(call, verdict))
+            else:
+                at_once.append(verdict)
 
         services.limiter.ask(passed.due, came, of="call", enforced=True, once=once)
-        at_once = False
+        waits = not at_once
+        found = Waiting(effect, backend, passed, waited)
+        if waits:
+            self.waiting = put(self.waiting, call, found)
+        else:
+            self._decided(found, at_once[0], at_once=True)
 
     def _observed(self, effect: fx.Dispatch, backend: str, passed: Passed) -> Callable[[Verdict], None]:
         subject, limited = passed.subject, self._guard.limited
@@ -99,12 +103,14 @@ class Limiting:
 
         return came
 
-    def weighed(self, message: Weighed, *, at_once: bool = False) -> None:
+    def weighed(self, message: Weighed) -> None:
         """The store has answered."""
         found = self.waiting.pop(message.call, None)
-        if found is None:
-            return
-        effect, backend, passed, verdict = found.effect, found.backend, found.passed, message.verdict
+        if found is not None:
+            self._decided(found, message.verdict, at_once=False)
+
+    def _decided(self, found: Waiting, verdict: Verdict, *, at_once: bool) -> None:
+        effect, backend, passed = found.effect, found.backend, found.passed
         if verdict.refused is not None and passed.subject is not None:
             self._guard.limited(effect, backend, passed.subject, verdict, enforced=True)
             self._refuse(effect, passed.subject, verdict)

@@ -26,7 +26,6 @@ MEMBERS: Final = 64
 MORE: Final = "…"
 
 _decode_names: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
-"""What is not told need not be read."""
 
 Told = Callable[[bytes], Any]
 """The raw arguments, a JSON object → what is written of them."""
@@ -37,23 +36,32 @@ def teller(form: Form, key: bytes, redact: Redaction) -> Told:
     without the key can try values out."""
     if form == "none":
         return lambda raw: None
+    if form == "keys":
+        return _names
     values: dict[str, Callable[[Mapping[str, Any]], Any]] = {
-        "keys": list,
         "hash": lambda given: {name: _hash(key, value) for name, value in given.items()},
         "redacted": lambda given: _each_cut(redact(None, "", dict(given)), VALUE_CHARACTERS),
         "full": lambda given: _each_cut(given, WHOLE_CHARACTERS),
     }
     tell = values[form]
-    decode: Callable[[bytes], Any] = _decode_names if form == "keys" else msgspec.json.decode
 
     def told(raw: bytes) -> Any:
         try:
-            given = decode(raw) if raw else {}
+            given = msgspec.json.decode(raw) if raw else {}
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return None
         return _fitting(tell(_bounded(given))) if isinstance(given, dict) else None
 
     return told
+
+
+def _names(raw: bytes) -> Any:
+    """The names alone: what is not told need not be read."""
+    try:
+        given = _decode_names(raw) if raw else {}
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+    return [*given] if len(raw) <= NAME_CHARACTERS else [*_bounded(given)]
 
 
 def _fitting(told: Any) -> Any:

@@ -84,7 +84,7 @@ class Authorization:
             return NOBODY
         found = await self._asker(scope, headers, target)
         if self._audit.on:
-            self._tell(found, peer_of(scope), _era(headers, target))
+            self._tell(found, peer_of(scope), headers, target)
         return found if isinstance(found, Asker) else found.answer
 
     async def _asker(self, scope: Scope, headers: Mapping[str, str], target: Route | None) -> "Asker | _Refused":
@@ -119,10 +119,10 @@ class Authorization:
             await self._note(found, token)
         return found
 
-    def _tell(self, found: "Asker | _Refused", peer: str, era: str) -> None:
+    def _tell(self, found: "Asker | _Refused", peer: str, headers: Mapping[str, str], target: Route | None) -> None:
         """A token that is good is told of once for each address that it comes from."""
         if isinstance(found, _Refused):
-            by = {name: value for name, value in (("ip", peer), ("era", era)) if value}
+            by = {name: value for name, value in (("ip", peer), ("era", _era(headers, target))) if value}
             self._audit.record_often("authn.fail", reason=found.reason, status=found.answer.status, **by)
             return
         rights = found.rights
@@ -133,7 +133,7 @@ class Authorization:
         if len(self._told) > TOLD:
             self._told.popitem(last=False)
         who = {"principal": found.principal.name, "iss": rights.issuer, "client_id": rights.client}
-        told = {**who, "ip": peer, "era": era}
+        told = {**who, "ip": peer, "era": _era(headers, target)}
         self._audit.record("authn.ok", **{name: value for name, value in told.items() if value})
 
     def withdrawn(self, asker: Asker) -> bool:
