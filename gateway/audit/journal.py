@@ -30,8 +30,8 @@ QUEUE: Final = 8192
 SPARE: Final = 8 * QUEUE
 """Lines of what had begun before. Beyond, they are lost, and counted."""
 GATHER: Final = 0.05
-"""Seconds between two batches. The first line after a pause is written at once. To wake the thread for each one costs
-several times what it does with a line, since it and the loop then take the interpreter from each other."""
+"""Seconds between two batches; the first line after a pause is written at once. Each line for itself would wake the
+thread as often, and have the file looked for and written to as often."""
 BATCH: Final = 512
 """Lines of a batch; where so many wait there is no more to gather."""
 BATCH_BYTES: Final = 1 << 20
