@@ -18,7 +18,7 @@ from actors.endpoints.connecting import (
     Waited,
     connected,
 )
-from actors.endpoints.guard import Guard, Unmet, unmet
+from actors.endpoints.guard import Guard, Passed, Unmet, unmet
 from actors.endpoints.host import Host, Tree
 from actors.endpoints.limiting import Limiting, Weighed
 from actors.endpoints.upstreams import Dialer, Upstreams
@@ -182,26 +182,30 @@ class Endpoint(ABC):
             return
         try:
             passed = self.guard.check(effect, spec, params)
-            if spec.pins is not None and spec.pins.blocks and not self._pinned(effect, spec, passed.params):
+            if spec.pins is not None and spec.pins.blocks and not self._pinned(effect, spec, passed):
                 return
         except Unmet as constraint:
             self.end(effect.call, True, unmet(str(constraint)))
         except errors.Refusal as refused:
             self.refuse(effect.call, refused.error)
         else:
-            if passed.due:
-                self.limiting.weigh(effect, backend, passed, waited=waited)
-            else:
-                self.send(effect, backend, passed.params, waited=waited)
+            self.let_through(effect, backend, passed, waited=waited)
 
-    def _pinned(self, effect: fx.Dispatch, spec: BackendSpec, params: Raw) -> bool:
+    def let_through(self, effect: fx.Dispatch, backend: str, passed: Passed, *, waited: bool) -> None:
+        """Sends a request on its way that is kept back by limits alone. `waited` as in `send`."""
+        if passed.due:
+            self.limiting.weigh(effect, backend, passed, waited=waited)
+        else:
+            self.send(effect, backend, passed.params, waited=waited)
+
+    def _pinned(self, effect: fx.Dispatch, spec: BackendSpec, passed: Passed) -> bool:
         """Whether what is asked for is defined as it was accepted; if that is not known yet, the request comes here
         again. Raises Refusal."""
         if self.pinning is None:
             from actors.endpoints.pinning import Pinning  # only where there are pins
 
             self.pinning = Pinning(self)
-        return self.pinning.passes(effect, spec, params)
+        return self.pinning.passes(effect, spec, passed)
 
     # Calls that wait for their user's account (as `connecting.Asker`)
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import Raw
 
+from actors.endpoints.guard import Passed
 from actors.machines.session import effects as fx
 from actors.machines.upstream.events import ServerInfo
 from actors.protocol import capabilities, errors, subjects
@@ -88,11 +89,11 @@ class _Seen:
 
 @dataclass(slots=True)
 class _Held:
-    """A call that waits; `table`: the configuration under which rules let it through."""
+    """A call that waits, as rules let it through; `table`: the configuration under which they did."""
 
     effect: fx.Dispatch
     backend: str
-    params: Raw
+    passed: Passed
     table: Table
     looks: int = 1
     """How often it has waited for one."""
@@ -142,9 +143,9 @@ class Pinning:
                 if (backend, method) in self._looks:
                     self._looks[backend, method].overtaken = True
 
-    def passes(self, effect: fx.Dispatch, spec: BackendSpec, params: Raw) -> bool:
+    def passes(self, effect: fx.Dispatch, spec: BackendSpec, passed: Passed) -> bool:
         """Whether a request may go to its server now; if not, it waits. Raises Refusal."""
-        subject, pins = subjects.named(effect.method, params), spec.pins
+        subject, pins = subjects.named(effect.method, passed.params), spec.pins
         if subject is None or pins is None or effect.method not in METHODS or effect.method == UNSUBSCRIBE:
             return True
         if self._endpoint.connecting.lacks(spec.name) or self._stands_for(spec.name):
@@ -153,7 +154,7 @@ class Pinning:
         seen = self._seen.get((spec.name, method))
         known = pins.allows(subject.kind, subject.name)
         if known and (seen is None or not self._counts(spec.name, pins, seen)):
-            self._hold(effect, spec.name, params, method)
+            self._hold(effect, spec.name, passed, method)
             return False
         if not known or seen is None or not pins.allows(subject.kind, subject.name, seen.held):
             services, name = self._endpoint.services, shown(subject.name[:SHOWN])
@@ -173,9 +174,9 @@ class Pinning:
 
     # Looking
 
-    def _hold(self, effect: fx.Dispatch, backend: str, params: Raw, method: str) -> None:
+    def _hold(self, effect: fx.Dispatch, backend: str, passed: Passed, method: str) -> None:
         looks = self._going.looks + 1 if self._going is not None and self._going.effect is effect else 1
-        self._held[effect.call] = _Held(effect, backend, params, self._endpoint.services.table.value, looks)
+        self._held[effect.call] = _Held(effect, backend, passed, self._endpoint.services.table.value, looks)
         look = self._looks.get((backend, method))
         if look is None:
             self._looks[backend, method] = _Look([effect.call])
@@ -251,16 +252,16 @@ class Pinning:
         table = endpoint.services.table.value
         spec = table.backends.get(held.backend)
         if table is not held.table or spec is None:
-            endpoint.judge(effect, held.backend, held.params, waited=True)
+            endpoint.judge(effect, held.backend, held.passed.params, waited=True)
             return
         self._going = held
         try:
-            passes = self.passes(effect, spec, held.params)
+            passes = self.passes(effect, spec, held.passed)
         except errors.Refusal as refused:
             endpoint.refuse(effect.call, refused.error)
         else:
             if passes:
-                endpoint.send(effect, held.backend, held.params, waited=True)
+                endpoint.let_through(effect, held.backend, held.passed, waited=True)
         finally:
             self._going = None
 

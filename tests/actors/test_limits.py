@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
+from actors.endpoints.pinning import LOOK_AGAIN
 from actors.ports import Done, Failed, Principal, Refused
 from actors.protocol.limiting import Bucket, Limit, amount
 from actors.protocol.policy import APART_MAX, Policy, Rule, Who, item, limited
@@ -29,6 +30,7 @@ from tests.support.harness import Gateway, open_gateway, open_replicas
 from tests.support.modern_client import ModernClient
 from tests.support.patience import PATIENCE
 from tests.support.peers import Peer
+from tests.support.pinned import with_pins
 from tests.support.trail import Trail
 
 BOB = Principal("bob")
@@ -85,6 +87,27 @@ async def test_a_tool_over_its_limit_answers_in_words_that_a_model_can_read(
         assert await called(client, name) == "alpha: read"
         assert len(backend.asked_for("tools/call")) == 4
         assert (counted(gateway, "passed"), counted(gateway, "refused")) == (3, 2)
+
+
+@BOTH
+async def test_calls_that_wait_until_definitions_were_looked_at_count_as_others_do(era: str, autojump_clock: MockClock):
+    [backend] = with_pins(alpha())
+    async with open_gateway(backend) as gateway:
+        enforce(gateway, limits(alpha_read="2/h"))
+        client = await client_of(era, gateway, "")
+        said: list[str] = []
+
+        async def call() -> None:
+            said.append(await called(client))
+
+        async with trio.open_nursery() as nursery:  # all of them wait for the first look
+            for _ in range(3):
+                nursery.start_soon(call)
+        assert sorted(text.startswith("refused") for text in said) == [False, False, True]
+        await trio.sleep(LOOK_AGAIN + 1)  # and this one for another look
+        assert (await called(client)).startswith("refused: The limit of 2 per hour")
+        assert len(backend.asked_for("tools/call")) == 2
+        assert (counted(gateway, "passed"), counted(gateway, "refused")) == (2, 2)
 
 
 @BOTH
