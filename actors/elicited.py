@@ -38,13 +38,21 @@ def mode_of(method: str, params: Raw) -> dict[str, str]:
     """Whether a user is sent to a page or shown a form."""
     if method != ELICIT:
         return {}
-    return {"mode": "url" if json.text_or_none(json.members(params).get("mode")) == "url" else "form"}
+    return {"mode": "url" if json.text_or_none(_members(params).get("mode")) == "url" else "form"}
 
 
 def answer_to(method: str, answer: Raw) -> str:
     """What the user has answered, in a word."""
-    action = json.text_or_none(json.members(answer).get("action")) if method == ELICIT else None
+    action = json.text_or_none(_members(answer).get("action")) if method == ELICIT else None
     return action if action in ACTIONS else "answered"
+
+
+def _members(given: Raw) -> Mapping[str, Raw]:
+    """Of what nobody has looked at yet. That it is no object is told to whoever sent it elsewhere, if it matters."""
+    try:
+        return json.members(given)
+    except errors.Malformed:
+        return {}
 
 
 Who = Callable[[ServerRequest], Mapping[str, Any]]
@@ -97,8 +105,13 @@ def asked_by(audit: Audit, result: Raw, more: Mapping[str, Any]) -> None:
 
 def answered_by(audit: Audit, params: Raw, more: Mapping[str, Any]) -> None:
     """Tells what a retry answers. It says to what by a key alone; an answer shows what it is one to."""
-    for answer in input_required.answers(params).values():
-        method = next((method for member, method in _ANSWERS.items() if member in json.members(answer)), "")
+    try:
+        answers = input_required.answers(params)
+    except errors.Refusal:
+        return
+    for answer in answers.values():
+        present = _members(answer)
+        method = next((method for member, method in _ANSWERS.items() if member in present), "")
         audit.record("elicit", method=method, outcome=answer_to(method, answer), **more)
 
 

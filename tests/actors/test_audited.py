@@ -9,6 +9,7 @@ import pytest
 import trio
 
 from actors.ports import Principal
+from actors.protocol.payload import MEMBERS_MAX
 from actors.protocol.policy import Policy, Rule, item
 from actors.protocol.rights import Rights
 from tests.support import pooled
@@ -230,3 +231,48 @@ async def test_what_a_user_without_a_session_is_asked_and_answers_is_told(autoju
         await gateway.settle()
         assert outcomes(trail) == [("elicitation/create", "asked"), ("elicitation/create", "accept")]
         again.drop()
+
+
+@pytest.mark.parametrize("answers", [5, [1], {"q": 5}, {"q": "accept"}])
+async def test_answers_in_a_wrong_form_end_no_more_than_the_request_that_brings_them(autojump_clock, trail, answers):
+    backend = ModernBackend("alpha", tools=("ask", "echo"), held={"ask"})
+    async with open_gateway(backend, **watched(trail)) as gateway:
+        client = pooled.client(gateway, ANN, capabilities={"elicitation": {"form": {}}})
+        other = client.begin("tools/call", {"name": "ask"})
+        request = await backend.next()
+        # It mentions a state, and brings none.
+        wrong = {"name": "echo", "arguments": {"x": '"requestState"'}, "inputResponses": answers}
+        await client.begin("tools/call", wrong).response()
+        needs(request, "s", q={"method": "elicitation/create", "params": FORM})
+        result = await other.result()
+        again = client.begin("tools/call", {"name": "ask", **pooled.retry(result), "inputResponses": answers})
+        await gateway.settle()
+        await client.call("tools/call", {"name": "echo"})
+        again.drop()
+
+
+async def test_a_server_that_asks_in_a_wrong_form_ends_no_more_than_its_own_call(autojump_clock, trail):
+    backend = ModernBackend("alpha", tools=("ask", "work"), held={"ask", "work"})
+    async with open_gateway(backend, **watched(trail)) as gateway:
+        client = pooled.client(gateway, ANN, capabilities={"elicitation": {"form": {}}})
+        other = client.begin("tools/call", {"name": "work"})
+        untouched = await backend.next()
+        call = client.begin("tools/call", {"name": "ask"})
+        needs(await backend.next(), "s", q={"method": "elicitation/create", "params": 5})
+        await call.response()
+        untouched.text("done")
+        await other.result()
+
+
+async def test_an_answer_with_more_members_than_anybody_reads_ends_no_session(autojump_clock, trail):
+    async with open_gateway(alpha := server(), **watched(trail)) as gateway:
+        client = await gateway.connect(principal=ANN, capabilities={"elicitation": {"form": {}}})
+        call = client.begin("tools/call", {"name": "alpha__work"})
+        request = await alpha.next()
+        asked = request.ask("elicitation/create", FORM)
+        question = await call.next("elicitation/create")
+        await client.respond(question, {"action": "accept", **{f"m{n}": 1 for n in range(MEMBERS_MAX + 1)}})
+        await asked.outcome()
+        assert outcomes(trail)[1:] == [("elicitation/create", "answered")]
+        request.text("done")
+        await call.result()
