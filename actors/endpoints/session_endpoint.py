@@ -246,9 +246,7 @@ class SessionEndpoint(Endpoint):
 
     def may_wait(self, call: int) -> bool:
         """Whether a call may not have been sent yet: there is no connection, or it may have to wait for its turn."""
-        if (self.merged is not None and self.merged.waits(call)) or call in self.connecting.held:
-            return True
-        if self.pinning is not None and self.pinning.holds(call):
+        if self._waits(call):
             return True
         backend = self.calls.get(call)
         if backend is None or backend in self.dialer.told:
@@ -257,15 +255,20 @@ class SessionEndpoint(Endpoint):
 
     def hold(self, call: int) -> None:
         """Its request is recorded: if it was not sent yet, it is not to be before the record says so no more."""
-        if (self.merged is not None and self.merged.waits(call)) or call in self.connecting.held:
-            self.host.event(ev.CallHeld(call))
-            return
-        if self.pinning is not None and self.pinning.holds(call):
+        if self._waits(call):
             self.host.event(ev.CallHeld(call))
             return
         upstream = self.upstreams.connections.get(self.calls.get(call, ""))
         if upstream is not None:
             upstream.reply(Hold((self.host.ctx.ref, call)))
+
+    def _waits(self, call: int) -> bool:
+        """Whether it is kept back here: until lists are known, its user has an account, definitions were looked at, or
+        its limits were asked."""
+        if call in self.connecting.held or call in self.limiting.waiting:
+            return True
+        naming, pinning = self.merged, self.pinning
+        return (naming is not None and naming.waits(call)) or (pinning is not None and pinning.holds(call))
 
     def release(self, call: int) -> None:
         """A call that was held may be sent."""

@@ -23,8 +23,10 @@ from gateway.audit.sinks import FileSink
 from gateway.store.buckets import MemoryBuckets
 from tests.actors.modern.conftest import open_modern
 from tests.actors.modern.test_questions import ANSWER, FORM, QUESTION, again, ask
+from tests.actors.test_continued import back
 from tests.actors.test_duplex import connected
 from tests.actors.test_policy import BOTH, DEV, OPS, alpha, client_of, legacy, modern, named, refused
+from tests.actors.test_unsent import LOST, Watched, next_process, stream
 from tests.support.door_client import Client
 from tests.support.harness import Gateway, open_gateway, open_replicas
 from tests.support.modern_client import ModernClient
@@ -409,6 +411,30 @@ async def test_a_call_that_waits_for_the_store_longer_than_for_anything_is_given
         store.asked[0]()
         await gateway.settle()
         assert backend.asked_for("tools/call") == []
+
+
+@pytest.mark.parametrize("endpoint", ["", "alpha"])
+async def test_after_a_kill_a_call_that_waited_for_the_store_was_surely_not_executed(
+    endpoint: str, autojump_clock: MockClock
+):
+    store, buckets, backend = Watched(), Later(), alpha()
+    async with open_gateway(backend, store=store, buckets=buckets) as gateway:
+        enforce(gateway, limits(alpha="9/min"))
+        client = await gateway.connect(endpoint)
+        await called(client, named(endpoint, "read"))
+        buckets.waits = True
+        call = client.begin("tools/call", {"name": named(endpoint, "read"), "arguments": {}})
+        await stream(gateway, call)
+        assert store.unsent() == [True]
+        for answer in buckets.asked:  # it goes on as soon as the record does not say so any more
+            answer()
+        assert (await call.response())["result"]["content"]
+        call = client.begin("tools/call", {"name": named(endpoint, "read"), "arguments": {}})
+        await stream(gateway, call)
+    async with next_process(backend, store, client) as client:
+        answer = await back(client, call).response()
+        assert answer["error"]["data"] == {**LOST, "executed": "no"}
+    assert len(backend.asked_for("tools/call")) == 2
 
 
 async def test_who_asks_far_too_often_does_not_come_to_the_store_with_it(autojump_clock: MockClock):
