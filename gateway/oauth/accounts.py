@@ -233,8 +233,8 @@ class UserAccount:
     async def _moved_on(self, kept: Kept) -> bool:
         """Whether it is another account by now, or there is none."""
         now = await self._vault.read(self.place)
-        if now is not None and now.tag == kept.tag:
-            return False
+        if now is not None and now.account == kept.account:
+            return False  # though an operator may have sealed it by another key
         self._take(now)
         return True
 
@@ -286,11 +286,18 @@ class UserAccount:
         return replace(client, secret=auth.client_secret, key=auth.private_key, algorithm=auth.algorithm)
 
     async def _written(self, account: Account, kept: Kept) -> str | None:
-        """The old pair is used up: the new one is written as soon as that can be done."""
+        """The old pair is used up: the new one is written as soon as that can be done, in place of the old one, by
+        whichever key that is sealed meanwhile. None: there is another one, or none."""
         until, pause = trio.current_time() + WRITES_WITHIN, 0.2
+        before: Kept | None = kept
         while True:
             try:
-                return await self._vault.put(self.place, account, instead=kept.tag)
+                while before is not None and before.account == kept.account:
+                    tag = await self._vault.put(self.place, account, instead=before.tag)
+                    if tag is not None:
+                        return tag
+                    before = await self._vault.read(self.place)
+                return None
             except AwayError:
                 if trio.current_time() >= until:
                     self._log.error("account_not_written", backend=self.place.backend)

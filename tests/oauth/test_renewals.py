@@ -74,6 +74,40 @@ async def test_a_new_pair_is_written_though_the_gateway_ends(tmp_path: Path, mon
             assert world.counts["reuse"] == 0
 
 
+async def test_a_new_pair_is_written_though_the_account_is_sealed_anew_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An account that an operator has sealed by another key is no other account."""
+    async with opened(tmp_path) as (world, gateway):
+        await Browser(gateway, world, "ann").connect(await flow_of(gateway, "ann"))
+        client = gateway.legacy(token=TOKENS["ann"])
+        await client.connect()
+        await client.call("a__whoami")
+        authorization = gateway.authorizing.authorization
+        tokens, lock = authorization.discovery.tokens, authorization.vault.lock
+
+        async def rewrap_after(*given: Any, **more: Any) -> Any:
+            found = await tokens(*given, **more)
+            assert (await gateway.accounts("rewrap"))[1]["rewrapped"] == 1
+            return found
+
+        async def rewrap_before(*given: Any, **more: Any) -> Any:
+            assert (await gateway.accounts("rewrap"))[1]["rewrapped"] == 1
+            return await lock(*given, **more)
+
+        for where, name, act in (
+            (authorization.discovery, "tokens", rewrap_after),
+            (authorization.vault, "lock", rewrap_before),
+        ):
+            with monkeypatch.context() as patched:
+                patched.setattr(where, name, act)
+                world.forget_tokens()
+                assert user_of(await client.call("a__whoami")) == "ann"
+        world.forget_tokens()
+        assert user_of(await client.call("a__whoami")) == "ann"
+        assert (world.counts["refreshed"], world.counts["reuse"]) == (3, 0)
+
+
 async def test_a_secret_of_ours_that_is_wrong_ends_nobodys_account(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
