@@ -312,8 +312,8 @@ class StdioTransport(BoundTransport):
         """With the key of the user whose process it will be, if he has given one."""
         if self._key is None:
             return self._target
-        self._unbind = self._key.bound(self._lost)
         given = await self._key.take()
+        self._unbind = self._key.bound(self._lost)  # from here on: that it is another one is found by taking it, too
         if isinstance(given, Refusal):
             self._end_with(given.reason, f"{self._name}: {given.message}")
         if isinstance(given, Refusal) or self._ending.is_set():

@@ -73,6 +73,8 @@ class WebSocketTransport(BoundTransport):
         self._status: int | None = None
         """By which the handshake was refused."""
         self._open = False
+        self._stale = False
+        """Whether the account is another one than what was sent is of."""
         self._closing = False
         self._told = False
 
@@ -133,6 +135,8 @@ class WebSocketTransport(BoundTransport):
                 socket = await self._connect(nursery)
                 if socket is not None:
                     self._open = True
+                    if self._stale:
+                        self._lost()
                     await self._converse(socket)
                 nursery.cancel_scope.cancel()
         finally:
@@ -160,6 +164,7 @@ class WebSocketTransport(BoundTransport):
             self._unbind = credentials.bound(self._lost)
             await credentials.prepare()
         for attempt in range(TRIES):
+            self._stale = False
             sent = credentials.lines() if credentials is not None else b""
             headers = [*self._headers, *_headers(sent)]
             try:
@@ -178,6 +183,7 @@ class WebSocketTransport(BoundTransport):
 
     def _lost(self) -> None:
         """What the connection was made with is its user's account no more."""
+        self._stale = True
         if self._open:
             self._end_with("not_connected", f"{self._name} was left: your account there is another one")
 

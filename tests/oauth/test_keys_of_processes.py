@@ -106,6 +106,28 @@ async def test_a_key_that_is_taken_back_ends_the_process_on_every_replica(tmp_pa
                 assert (await client.call("k__whose"))["isError"] is True
 
 
+async def test_a_key_that_was_given_at_another_replica_starts_the_process_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before this one is told: what it finds then ends nothing."""
+    monkeypatch.setattr("gateway.oauth.accounts.FRESH", 0.0)
+    monkeypatch.setattr("gateway.oauth.service.FRESH", 1000.0)
+    store = MemoryStore(Limits(), trio.current_time)
+    folders = [tmp_path / "1", tmp_path / "2"]
+    for folder in folders:
+        folder.mkdir()
+    with trio.fail_after(PATIENCE):
+        async with (
+            open_authorized(configured(), folders[0], store=store) as one,
+            open_authorized(configured(), folders[1], store=store.beside()) as other,
+        ):
+            client = other.legacy(token=TOKENS["ann"])
+            await client.connect()
+            assert (await client.call("k__whose"))["isError"] is True
+            await give(one, "ann", ANN)
+            assert (await whose(client))["key"] == ANN
+
+
 async def test_a_bad_key_of_one_user_is_nothing_to_the_others(tmp_path: Path) -> None:
     """Neither opens it the breaker for them, nor are they told what the server said of it."""
     with trio.fail_after(PATIENCE):

@@ -88,7 +88,7 @@ async def connect(nursery, events, log):
     """Starts a server of this handler, and a transport to it."""
     connector = HttpConnector(log, nursery)
 
-    async def start(handle, *, limits=LIMITS, target=None, slots=1):
+    async def start(handle, *, limits=LIMITS, target=None, slots=1, credentials=None):
         [listener] = await trio.open_tcp_listeners(0, host="127.0.0.1")
 
         async def serve(stream) -> None:
@@ -107,6 +107,7 @@ async def connect(nursery, events, log):
             log=log,
             limits=HttpLimits(flush=0.2),
             socket_limits=limits,
+            credentials=credentials,
         )
         nursery.start_soon(transport.run)
         return transport
@@ -351,3 +352,39 @@ async def test_a_talkative_server_leaves_others_their_turns(connect, events):
 
     await connect(handle)
     assert await events.longest_run(2000) <= 64
+
+
+# Accounts
+
+
+class Account:
+    """Of a user: `lost` says that it is another one."""
+
+    def bound(self, lost):
+        self.lost = lost
+        return lambda: None
+
+    async def prepare(self):
+        self.lost()  # what is found before anything is sent is nothing to the connection
+
+    def lines(self):
+        return b"Authorization: Bearer his\r\n"
+
+
+@pytest.mark.parametrize("changes", [False, True])
+async def test_an_account_that_is_taken_back_during_the_handshake_is_not_gone_on_with(connect, events, changes):
+    account = Account()
+
+    async def handle(peer):
+        await peer.take_head()
+        if changes:
+            account.lost()
+        await peer.upgrade()
+        await peer.say(frame(TEXT, NOTE))
+        await peer.frame()
+
+    await connect(handle, credentials=account)
+    if changes:
+        assert (await events.next()).reason == "not_connected"
+    else:
+        assert await events.next() == FrameReceived(NOTE)
