@@ -195,7 +195,7 @@ class OtlpSink:
         if status == 413 and len(lines) > 1:
             half = len(lines) // 2
             return self.write(lines[:half]) + self.write(lines[half:])
-        return _rejected(body) if status < 300 else len(lines)
+        return min(_rejected(body), len(lines)) if status < 300 else len(lines)
 
     def _post(self, lines: Sequence[Line]) -> tuple[int, bytes]:
         body = msgspec.json.encode(
@@ -246,8 +246,8 @@ class _Accepted(msgspec.Struct):
 def _rejected(body: bytes) -> int:
     """How many records a collector did not take that took the others (OTLP/HTTP, "Partial Success")."""
     try:
-        return int(msgspec.json.decode(body, type=_Accepted).partialSuccess.rejectedLogRecords)
-    except (msgspec.MsgspecError, UnicodeDecodeError, ValueError):
+        return max(0, int(msgspec.json.decode(body, type=_Accepted).partialSuccess.rejectedLogRecords))
+    except (msgspec.MsgspecError, UnicodeDecodeError, ValueError, RecursionError):
         return 0
 
 

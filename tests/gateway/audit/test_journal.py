@@ -290,6 +290,22 @@ def test_what_a_collector_will_never_take_is_counted_and_not_sent_again(collecto
     assert len(got) == 1
 
 
+@pytest.mark.parametrize(
+    ("answer", "rejected"),
+    [
+        (b'{"partialSuccess":{"rejectedLogRecords":"2"}}', 2),
+        (b'{"partialSuccess":{"rejectedLogRecords":-5}}', 0),
+        (b'{"partialSuccess":{"rejectedLogRecords":99}}', 3),
+        (b'{"a":' + b"[" * 4000, 0),
+    ],
+)
+def test_whatever_a_collector_answers_the_copies_go_on(monkeypatch, answer, rejected):
+    """What it rejects is counted; its nonsense ends no thread."""
+    sink = OtlpSink("http://127.0.0.1:1/v1/logs", {}, {})
+    monkeypatch.setattr(sink, "_post", lambda lines: (200, answer))
+    assert sink.write([Line("call", 0.0, b"{}")] * 3) == rejected
+
+
 def test_a_batch_that_is_too_large_for_a_collector_comes_in_halves(collector):
     url, got, statuses = collector
     statuses += [413, 200, 413, 200, 200]
