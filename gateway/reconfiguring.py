@@ -235,7 +235,8 @@ def changed(before: Settings, after: Settings) -> "Changes":
 
 def _contents(source: "Snapshot") -> Mapping[str, str | None]:
     """What stands in these files; None: nothing that could be read."""
-    from gateway.config.snapshot import content, secret
+    from gateway.config.snapshot import content, lock, secret
 
     found = {file: secret(Path(file)) for file in source.secrets}
-    return found | {file: content(Path(file)) for file in (*source.locks, source.file)}
+    found |= {file: lock(Path(file)) for file in source.locks}
+    return found | {source.file: content(Path(source.file))}

@@ -119,8 +119,16 @@ def secret(file: FilePath) -> str | None:
         return None
 
 
+def lock(file: FilePath) -> str | None:
+    """The content of a lock file; None: there is none, or it can't be read now."""
+    try:
+        return lock_text(file)
+    except ValueError:
+        return None
+
+
 def content(file: FilePath) -> str | None:
-    """What stands in one of the files of a snapshot, in the form that it has there; None: it can't be read now."""
+    """What stands in a configuration file, in the form that it has in a snapshot; None: it can't be read now."""
     try:
         text = file.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError):

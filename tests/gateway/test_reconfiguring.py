@@ -1,6 +1,7 @@
 """When the configuration is read anew, one after the other, and what is left where it can't be used."""
 
 import json
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -229,6 +230,28 @@ async def test_what_was_accepted_meanwhile_is_put_in_force_and_a_broken_lock_fil
         assert site.log.events("configuration_reloaded")[2] == {"settings": ["gateway.pins.content"]}
         (refused,) = site.log.events("configuration_refused")
         assert "stagedoor.lock can't be used" in refused["error"]
+
+
+async def test_a_lock_file_is_read_anew_only_where_it_is_another_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
+) -> None:
+    """However its lines end, and never from a pipe."""
+    lock = tmp_path / "stagedoor.lock"
+    lock.write_bytes((LOCK % "read").encode() + b"\r\n")
+    site = Site(tmp_path)
+
+    async def here(call: Any, *given: Any, **_: Any) -> Any:
+        await trio.lowlevel.checkpoint()
+        return call(*given)
+
+    monkeypatch.setattr(trio.to_thread, "run_sync", here)
+    async with running(site, watch=True):
+        await trio.sleep(5 * LOOK)
+        assert site.outcomes() == {}
+        lock.unlink()
+        os.mkfifo(lock)
+        await trio.sleep(5 * LOOK)
+        assert site.outcomes() == {"refused": 1}
 
 
 LOCK = '{"version":2,"servers":{"a":{"v":1,"lists":{"tools/list":[{"name":"%s"}]}}}}'
