@@ -142,8 +142,8 @@ class ModernHost(Host, Protocol):
     def suspended(self, message: UpstreamSuspended) -> Raw:
         """The result for a call that waits at an affinity pool."""
 
-    def connecting(self, call: int, backend: str, params: Raw) -> Raw:
-        """The result for a call whose user is sent to our page."""
+    def connecting(self, call: int, backend: str, params: Raw, *, paid: bool) -> Raw:
+        """The result for a call whose user is sent to our page. `paid`: its limits have let it through."""
 
 
 class ModernEndpoint(Endpoint):
@@ -225,7 +225,8 @@ class ModernEndpoint(Endpoint):
 
     def ask(self, call: int, id: str, params: Raw) -> None:
         """As in `Endpoint`: the result asks, and the client comes again."""
-        self.end(call, True, self.host.connecting(call, self.connecting.held[call].backend, params))
+        held = self.connecting.held[call]
+        self.end(call, True, self.host.connecting(call, held.backend, params, paid=held.effect.paid))
 
     def accepted(self, call: int) -> bool:
         """As in `Endpoint`."""

@@ -238,18 +238,19 @@ class ModernRequests(Evictable):
         request = self._request(running.state)
         return retry.suspended(request, message.backend, place, message.requests, self.services.sealer)
 
-    def connecting(self, call: int, backend: str, params: Raw) -> Raw:
+    def connecting(self, call: int, backend: str, params: Raw, *, paid: bool) -> Raw:
         """As in `ModernHost`."""
         running = self.running.get(call)
         if running is None:
             return EMPTY
-        return retry.connecting(self._request(running.state), backend, params, self.services.sealer)
+        return retry.connecting(self._request(running.state, paid=paid), backend, params, self.services.sealer)
 
-    def _request(self, state: ModernRequest, tool: str = "") -> retry.Request:
+    def _request(self, state: ModernRequest, tool: str = "", *, paid: bool = True) -> retry.Request:
+        """`paid`: limits have let it through, as they have whatever its server was asked."""
         wall, ttl = self.services.wall(), self.services.limits.park_ttl
         policy = self.services.table.value.policy
-        paid = token_hex(8) if policy is not None and policy.limited else ""
-        return retry.Request(self.principal.name, state.method, state.params, wall, ttl, tool, paid)
+        proof = token_hex(8) if paid and policy is not None and policy.limited else ""
+        return retry.Request(self.principal.name, state.method, state.params, wall, ttl, tool, proof)
 
     # Life
 

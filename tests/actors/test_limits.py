@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,11 @@ from hypothesis import strategies as st
 from trio.testing import MockClock
 
 from actors.endpoints.pinning import LOOK_AGAIN
-from actors.ports import Done, Failed, Principal, Refused
+from actors.ports import Done, Failed, Invitation, Principal, Refused
 from actors.protocol.limiting import Bucket, Limit, amount
 from actors.protocol.policy import APART_MAX, Policy, Rule, Who, item, limited
 from actors.protocol.rights import Rights
+from actors.protocol.table import UpstreamAuth
 from gateway.audit.journal import Journal
 from gateway.audit.sinks import FileSink
 from gateway.store.buckets import MemoryBuckets
@@ -29,6 +31,7 @@ from tests.actors.test_policy import BOTH, DEV, OPS, alpha, client_of, legacy, m
 from tests.actors.test_unsent import LOST, Watched, next_process, stream
 from tests.support.door_client import Client
 from tests.support.harness import Gateway, open_gateway, open_replicas
+from tests.support.mcp_backend import tool
 from tests.support.modern_client import ModernClient
 from tests.support.patience import PATIENCE
 from tests.support.peers import Peer
@@ -488,6 +491,43 @@ async def test_a_retry_with_the_state_of_a_call_is_free_once(
         assert came() == before + 1
         assert (counted(at.gateway, "passed"), counted(at.gateway, "free")) == (1, 1)
         retry.drop()
+
+
+class Page:
+    """Where users connect their accounts."""
+
+    connected = False
+
+    def lacks(self, principal: str, backend: str) -> bool:
+        return not self.connected
+
+    def invite(self, principal: str, backend: str, client: str, done: Done) -> None:
+        done(Invitation("https://gateway.test/connect/1", "i-1", "https://gateway.test/connect"))
+
+    def wait(self, principal: str, backend: str, seconds: float, done: Done) -> None:
+        done(self.connected)
+
+
+async def test_who_was_sent_to_connect_an_account_before_limits_were_asked_pays_when_it_comes_again(
+    autojump_clock: MockClock,
+):
+    """A name that no list has yet may be there with an account: such a call was not let through by limits."""
+    backend = alpha()
+    backend.spec = replace(backend.spec, auth=UpstreamAuth("user"))
+    async with open_gateway(backend) as gateway:
+        page = gateway.services.accounts = Page()
+        enforce(gateway, limits(alpha="1/h"))
+        client = ModernClient(gateway.door, gateway.nursery, "", BOB, capabilities={"elicitation": {"url": {}}})
+        call: Any = {"name": "alpha__late", "arguments": {}}
+        states = [(await client.call("tools/call", call))["requestState"] for _ in range(3)]
+        page.connected = True
+        backend.lists["tools/list"].append(tool("late"))
+        await trio.sleep(400)  # its lists are fetched anew
+        await client.call("tools/list")
+        went = {"inputResponses": {"url-1": {"action": "accept"}}}
+        said = [await client.call("tools/call", {**call, **went, "requestState": state}) for state in states]
+        assert [result.get("isError", False) for result in said] == [False, True, True]
+        assert (counted(gateway, "passed"), counted(gateway, "free")) == (1, 0)
 
 
 async def test_what_is_asked_again_before_it_is_answered_is_not_free_more_often(autojump_clock: MockClock):
