@@ -25,6 +25,7 @@ from actors.protocol.naming import Names, Uris, build_names, build_uris
 from actors.protocol.steady import steady
 from actors.protocol.subjects import LISTED
 from actors.protocol.table import Table
+from actors.runtime import EMPTY_SET, EMPTY_TABLE, put, without
 from actors.upstreams.messages import UpstreamOutcome
 from actors.upstreams.paging import Items, Page, Paging
 
@@ -121,19 +122,19 @@ class Listing:
         self._memo = endpoint.tree.memo
         self.views: dict[str, dict[str, View | None]] = {}
         """By method and backend; None: it is not known, though it was asked for."""
-        self._failed: set[tuple[str, str]] = set()
+        self._failed: frozenset[tuple[str, str]] = EMPTY_SET
         """Method and backend: it was asked for, and can't be had."""
-        self._stale: set[tuple[str, str]] = set()
+        self._stale: frozenset[tuple[str, str]] = EMPTY_SET
         """Method and backend: it may be another one now."""
-        self._fetches: set[tuple[str, str]] = set()
+        self._fetches: frozenset[tuple[str, str]] = EMPTY_SET
         """Those that are being fetched over a connection."""
-        self._connecting: set[tuple[str, str]] = set()
+        self._connecting: frozenset[tuple[str, str]] = EMPTY_SET
         """Those that are fetched as soon as there is a connection."""
-        self._stands_for: set[str] = set()
+        self._stands_for: frozenset[str] = EMPTY_SET
         """Backends for whose tools one of ours is shown."""
-        self._slow: dict[str, float] = {}
+        self._slow: dict[str, float] = EMPTY_TABLE
         """Backends that have let a deadline pass, and until when nobody waits for them."""
-        self._gathering: dict[tuple[str, str], _Gathering] = {}
+        self._gathering: dict[tuple[str, str], _Gathering] = EMPTY_TABLE
         """By method, and whose list a name is looked for on: a backend's, `*` for all, or that of none."""
         self.tables: tuple[Table, str, Naming] | None = None
         """What `naming` was made last, under which configuration, and of what its client may see."""
@@ -192,7 +193,7 @@ class Listing:
         else:
             waiting = {b for b in wanted if not self._itself(b) or self._slow.get(b, 0.0) <= now}
         if waiting:
-            self._gathering[method, looks] = _Gathering(waiting, [done], shows)
+            self._gathering = put(self._gathering, (method, looks), _Gathering(waiting, [done], shows))
             seconds = LOOK_WITHIN if looks else self._endpoint.services.limits.list_deadline
             ctx.set_timer(("gather", method, looks), seconds, GatherDue(method, looks))
         nobody = not waiting  # what is there at once is taken out of it
@@ -236,7 +237,7 @@ class Listing:
         key = (method, backend)
 
         def ready(server_info: ServerInfo | None, error: Raw) -> None:
-            self._connecting.discard(key)
+            self._connecting = without(self._connecting, key)
             if server_info is not None:
                 self._fetch(method, backend, fresh=fresh)
             elif self._source.modern(backend):
@@ -250,7 +251,7 @@ class Listing:
             if last is not None:
                 self._arrived(method, backend, last)  # what is different from it is announced when it is there
         if key not in self._connecting:
-            self._connecting.add(key)
+            self._connecting |= {key}
             self._endpoint.upstreams.when_ready(backend, ready)
 
     def _fetch_own(self, method: str, backend: str) -> None:
@@ -258,11 +259,11 @@ class Listing:
         upstreams, key = self._endpoint.upstreams, (method, backend)
         if key in self._fetches:
             return
-        self._stale.discard(key)
+        self._stale = without(self._stale, key)
         if not capabilities.allows(capabilities.parse(upstreams.server_infos[backend].capabilities), method):
             self._arrived(method, backend, ())
             return
-        self._fetches.add(key)
+        self._fetches |= {key}
 
         def ask(params: Raw, page: Page) -> None:
             def came(outcome: UpstreamOutcome) -> None:
@@ -273,10 +274,10 @@ class Listing:
                 done(None, Raw(b"null"))
 
         def done(items: Items | None, error: Raw) -> None:
-            self._fetches.discard(key)
+            self._fetches = without(self._fetches, key)
             overtaken = key in self._stale  # while the pages came
             if error:
-                self._stale.add(key)
+                self._stale |= {key}
                 items = items if self._view(method, backend) is None else None
             if items is not None:
                 items = self._as_known(method, backend, items)
@@ -299,14 +300,14 @@ class Listing:
 
     def listed(self, message: Listed) -> None:
         """The catalogue's answer."""
-        self._stale.discard((message.method, message.backend))
+        self._stale = without(self._stale, (message.method, message.backend))
         failed = message.items is None and not message.pending
         self._arrived(message.method, message.backend, message.items, failed=failed)
 
     def _arrived(self, method: str, backend: str, items: Items | None, *, failed: bool = False) -> None:
         if items is not None:
             self._slow.pop(backend, None)
-        (self._failed.add if failed else self._failed.discard)((method, backend))
+        self._failed = self._failed | {(method, backend)} if failed else without(self._failed, (method, backend))
         if method == TOOLS:
             items = self._or_connect(backend, items)
         awaited = [k for k, gathering in self._gathering.items() if k[0] == method and backend in gathering.waiting]
@@ -318,11 +319,11 @@ class Listing:
     def _or_connect(self, backend: str, items: Items | None) -> Items | None:
         """What stands for the tools of a server that lists them to nobody without an account."""
         if items is not None:
-            self._stands_for.discard(backend)
+            self._stands_for = without(self._stands_for, backend)
         elif self._endpoint.connecting.lacks(backend):
             view = self._view(TOOLS, backend)
             if view is None or backend in self._stands_for:
-                self._stands_for.add(backend)
+                self._stands_for |= {backend}
                 return (connect_tool(backend),)
         return items
 
@@ -338,6 +339,7 @@ class Listing:
         gathering.waiting.discard(backend)
         if not gathering.waiting:
             del self._gathering[method, looks]
+            self._gathering = self._gathering or EMPTY_TABLE
             self._endpoint.host.ctx.cancel_timer(("gather", method, looks))
             self._complete(method)
             for done in gathering.done:
@@ -377,7 +379,7 @@ class Listing:
         views = self.views.setdefault(method, {})
         for backend in list(gathering.waiting) if gathering is not None else ():
             if self._itself(backend):
-                self._slow[backend] = self._endpoint.host.ctx.now() + SLOW_FOR
+                self._slow = put(self._slow, backend, self._endpoint.host.ctx.now() + SLOW_FOR)
             views.setdefault(backend, None)
             self._gathered(method, backend, looks=looks)
 
@@ -391,13 +393,13 @@ class Listing:
     def _outdate(self, backend: str) -> None:
         for method, views in self.views.items():
             if backend in views:
-                self._stale.add((method, backend))
+                self._stale |= {(method, backend)}
 
     def changed(self, backend: str, notification: str) -> None:
         """The backend said so, or the catalogue has found out."""
         for method, views in self.views.items():
             if CHANGED[method] == notification and backend in views:
-                self._stale.add((method, backend))
+                self._stale |= {(method, backend)}
 
     def forget(self, backends: Collection[str]) -> None:
         """These are no more, or are other servers now."""
@@ -405,7 +407,7 @@ class Listing:
             self._slow.pop(backend, None)
             for views in self.views.values():
                 views.pop(backend, None)
-        self._failed = {key for key in self._failed if key[1] not in backends}
+        self._failed = frozenset(key for key in self._failed if key[1] not in backends) or EMPTY_SET
         self.tables = None
 
     def shrink(self) -> None:

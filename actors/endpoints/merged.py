@@ -23,6 +23,7 @@ from actors.protocol.messages import EMPTY
 from actors.protocol.methods import CHANGED, LIST_CHANGED, METHODS
 from actors.protocol.naming import is_web
 from actors.protocol.table import Table, replaced, touched
+from actors.runtime import EMPTY_SET, EMPTY_TABLE, put, without
 from actors.upstreams.backends import all_unreachable, unreachable
 from actors.upstreams.messages import UpstreamOutcome
 
@@ -68,9 +69,9 @@ class Merged:
         self.changes = ListChanges(endpoint, self.listing)
         self._endpoint = endpoint
         self._source = source
-        self._methods: dict[int, str] = {}
+        self._methods: dict[int, str] = EMPTY_TABLE
         """Of calls that are under way at servers."""
-        self._looking: set[int] = set()
+        self._looking: frozenset[int] = EMPTY_SET
         """Calls that wait for lists to be fetched, and requests for lists."""
 
     @property
@@ -97,7 +98,7 @@ class Merged:
         elif row is None:
             self._endpoint.refuse(effect.call, errors.method_not_found(effect.method))
         elif row.items is not None:
-            self._looking.add(effect.call)
+            self._looking |= {effect.call}
             self.listing.gather(effect.method, lambda: self._gathered(effect))
         else:
             self._route(effect, fresh=False)
@@ -120,6 +121,7 @@ class Merged:
         elif method == "completion/complete" and self._cannot_complete(routed.backend):
             self._endpoint.end(effect.call, True, Raw(b'{"completion":{"values":[]}}'))
         else:
+            self._methods = self._methods or {}
             self._methods[effect.call] = method
             self._endpoint.judge(effect, routed.backend, routed.params, waited=fresh)
 
@@ -170,11 +172,11 @@ class Merged:
 
     def _look_again(self, effect: fx.Dispatch) -> None:
         """A name that the tables lack may be on a list that is not known yet, or not known any more."""
-        self._looking.add(effect.call)
+        self._looking |= {effect.call}
 
         def looked() -> None:
             if effect.call in self._looking:
-                self._looking.discard(effect.call)
+                self._looking = without(self._looking, effect.call)
                 self._endpoint.leave(effect.call, lambda: self._route(effect, fresh=True))
 
         self.look(LOOKED_UP.get(effect.method, ()), looked, self._prefixed(effect) or "*")
@@ -215,17 +217,19 @@ class Merged:
     def forget(self, call: int) -> None:
         """Nobody waits for this call any more."""
         self._methods.pop(call, None)
-        self._looking.discard(call)
+        if call in self._looking:
+            self._looking = without(self._looking, call)
 
     # What servers say
 
     def exposes(self, call: int, method: str) -> None:
         """The outcome of this call will be that of a request of this method."""
-        self._methods[call] = method
+        self._methods = put(self._methods, call, method)
 
     def exposed(self, message: UpstreamOutcome) -> UpstreamOutcome:
         """The outcome of a call, in the client's words."""
         method = self._methods.pop(message.call, None)
+        self._methods = self._methods or EMPTY_TABLE
         if method is None:
             return message
         backend, payload = message.backend, message.payload
@@ -318,7 +322,7 @@ class Merged:
 
     def _gathered(self, effect: fx.Dispatch) -> None:
         if effect.call in self._looking:
-            self._looking.discard(effect.call)
+            self._looking = without(self._looking, effect.call)
             self._endpoint.guard.asking(effect.rights, lambda: self._list(effect))
         else:
             self.changes.withheld(effect.method)
@@ -389,26 +393,26 @@ class ListChanges:
     def __init__(self, endpoint: Endpoint, listing: Listing) -> None:
         self._endpoint = endpoint
         self._listing = listing
-        self._announcing: set[str] = set()
-        self._late: set[str] = set()
+        self._announcing: frozenset[str] = EMPTY_SET
+        self._late: frozenset[str] = EMPTY_SET
         """What is looked at when the client is heard of."""
         self._patience: defaultdict[str, Patience] = defaultdict(Patience)
         """By notification."""
-        self._shown: dict[str, str] = {}
+        self._shown: dict[str, str] = EMPTY_TABLE
         """By method: the digest of the list that the client was given last, or told of."""
-        self._recalled: set[str] = set()
+        self._recalled: frozenset[str] = EMPTY_SET
         """Those that it was given in an earlier life of its session."""
-        self._looked: dict[str, str] = {}
+        self._looked: dict[str, str] = EMPTY_TABLE
         """The same of lists that it was not given, but which were looked into for it."""
 
     def show(self, method: str) -> bool:
         """The client is given this list: what is different from it from here on is news. Whether it is another one than
         was given before."""
         before, digest = self._shown.get(method), self._listing.digest(method)
-        self._recalled.discard(method)
+        self._recalled = without(self._recalled, method)
         if before == digest:
             return False
-        self._shown[method] = digest
+        self._shown = put(self._shown, method, digest)
         self._endpoint.save({SHOWN: msgspec.json.encode(self._shown)})
         return before is not None
 
@@ -419,15 +423,15 @@ class ListChanges:
 
     def gathered(self, method: str) -> None:
         """A list is known as far as it can be. One that was not shown may have been looked up in all the same."""
-        if method not in self._shown:
-            self._looked.setdefault(method, self._listing.digest(method))
+        if method not in self._shown and method not in self._looked:
+            self._looked = put(self._looked, method, self._listing.digest(method))
 
     def recall(self, fields: Mapping[str, bytes]) -> None:
         """The session was rebuilt: the lists that its client has are those of its earlier life. Nobody told it of
         changes meanwhile, and nobody would from here on: it looks, and watches."""
         if SHOWN in fields:
             self._shown = msgspec.json.decode(fields[SHOWN], type=dict[str, str])
-            self._recalled = set(self._shown)
+            self._recalled = frozenset(self._shown)
             for notification in sorted({CHANGED[method] for method in self._shown}):
                 self.announce(notification)
 
@@ -443,23 +447,23 @@ class ListChanges:
 
     def heard(self) -> None:
         """It is known what the client may see."""
-        late, self._late = self._late, set()
+        late, self._late = self._late, EMPTY_SET
         for notification in sorted(late):
             self.announce(notification)
 
     def announce(self, notification: str) -> None:
         """The lists may be others: if they are, the client is told, once for many changes."""
         if notification not in self._announcing:
-            self._announcing.add(notification)
+            self._announcing |= {notification}
             ctx = self._endpoint.host.ctx
             seconds = self._patience[notification].seconds(ctx.now())
             ctx.set_timer(("changed", notification), seconds, ChangeDue(notification))
 
     def due(self, notification: str) -> None:
         """The debounce time is over: what may have changed is looked at."""
-        self._announcing.discard(notification)
+        self._announcing = without(self._announcing, notification)
         if self._endpoint.unheard:
-            self._late.add(notification)
+            self._late |= {notification}
             return
         methods = [m for m, said in CHANGED.items() if said == notification and self._had(m) is not None]
         left = set(methods)

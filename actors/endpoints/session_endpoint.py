@@ -33,7 +33,7 @@ from actors.protocol.policy import shown_otherwise
 from actors.protocol.subjects import CALL
 from actors.protocol.table import TOOLS, BackendSpec, Table, replaced
 from actors.protocol.versions import LATEST_HANDSHAKE, MODERN, can_use
-from actors.runtime import EMPTY_TABLE, ExitKind, Ref, put
+from actors.runtime import EMPTY_SET, EMPTY_TABLE, ExitKind, Ref, put
 from actors.services import Services
 from actors.upstreams.legacy import LegacyUpstream
 from actors.upstreams.messages import (
@@ -92,7 +92,7 @@ class SessionEndpoint(Endpoint):
             self.merged = self.naming = Merged(self, Source(self))
         else:
             self._single = self.naming = Single(self)
-        self.former: frozenset[str] = frozenset()
+        self.former: frozenset[str] = EMPTY_SET
         """Servers that are configured otherwise by now than when their connection was made."""
         self.tasks = TaskRegistry(self)
         self.subscriptions = Subscriptions(self._save_subscriptions)

@@ -23,11 +23,12 @@ from actors.runtime.ref import Ref, Registry
 from actors.runtime.reply import Reply
 from actors.runtime.supervisor import Child, DynamicSupervisor, Supervisor
 from actors.runtime.system import System, SystemStatistics, open_system
-from actors.runtime.tables import EMPTY_TABLE, put
+from actors.runtime.tables import EMPTY_SET, EMPTY_TABLE, put, without
 from actors.runtime.tasks import Task, TaskEnded
 
 __all__ = [
     "CANCELLED",
+    "EMPTY_SET",
     "EMPTY_TABLE",
     "NORMAL",
     "SHUTDOWN",
@@ -60,4 +61,5 @@ __all__ = [
     "open_system",
     "put",
     "thread_boundary",
+    "without",
 ]

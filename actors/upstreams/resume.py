@@ -16,7 +16,7 @@ from msgspec import Raw
 from actors.machines.upstream.events import ServerInfo
 from actors.ports import Resumable, Sealer, SessionKey
 from actors.protocol.table import BackendSpec, HttpTarget, Replaced, Table, Target
-from actors.runtime import EMPTY_TABLE, Actor, AtCapacity, DynamicSupervisor, SystemClosed, TaskEnded, put
+from actors.runtime import EMPTY_SET, EMPTY_TABLE, Actor, AtCapacity, DynamicSupervisor, SystemClosed, TaskEnded, put
 from actors.services import Services
 from actors.upstreams.messages import Recount
 
@@ -102,9 +102,9 @@ class ResumableUpstreams:
         self._waiting: dict[str, Resume] = EMPTY_TABLE
         self._taken: dict[str, Resume] = EMPTY_TABLE
         """Upstream connections begin with these, and are not up yet."""
-        self._written: dict[str, tuple[str | None, str] | None] = {}
+        self._written: dict[str, tuple[str | None, str] | None] = EMPTY_TABLE
         """By backend: its session id and revision; None: there is no session that could be kept."""
-        self._placed: frozenset[str] = frozenset()
+        self._placed: frozenset[str] = EMPTY_SET
         """Backends whose GET stream has ids, as far as it is known."""
 
     def load(self, fields: Mapping[str, bytes], table: Table) -> None:
@@ -134,7 +134,8 @@ class ResumableUpstreams:
         if resume.target != spec.target:
             resume = Resume()  # the backend is elsewhere now: its session is none of this one's business
         kept = resume.kept
-        self._written[spec.name] = (kept.session, kept.version) if kept is not None else None
+        value = (kept.session, kept.version) if kept is not None else None
+        self._written = put(self._written, spec.name, value)
         self._taken = put(self._taken, spec.name, resume)
         return resume
 
@@ -158,7 +159,7 @@ class ResumableUpstreams:
         value = (kept.session, kept.version) if kept is not None else None
         if spec.name in self._written and self._written[spec.name] == value:
             return
-        self._written[spec.name] = value
+        self._written = put(self._written, spec.name, value)
         field = _BOUND
         if kept is not None:
             sealed = self._sealer.seal((kept.session or "").encode(), _context(self._key, spec))

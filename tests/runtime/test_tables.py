@@ -5,13 +5,20 @@ from typing import Any
 import pytest
 from trio.testing import wait_all_tasks_blocked
 
-from actors.runtime import EMPTY_TABLE, System, put
+from actors.runtime import EMPTY_SET, EMPTY_TABLE, System, put, without
 
 
 def test_a_table_is_made_when_it_is_filled_and_is_the_same_from_then_on() -> None:
     table = put(EMPTY_TABLE, "a", 1)
     assert put(table, "b", 2) is table
     assert (table, EMPTY_TABLE) == ({"a": 1, "b": 2}, {})
+
+
+def test_a_set_that_has_lost_its_last_member_is_the_empty_one_of_all() -> None:
+    both = EMPTY_SET | {"a", "b"}
+    assert without(both, "c") is both
+    assert without(both, "a") == {"b"}
+    assert without(without(both, "a"), "b") is without(EMPTY_SET, "a") is EMPTY_SET
 
 
 @pytest.mark.parametrize(
