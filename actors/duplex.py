@@ -45,24 +45,34 @@ GONE: Final = 404
 
 
 class Duplex:
-    """Implements the port `Converse`. `open` counts the clients that are served."""
+    """Implements the port `Converse`."""
 
-    def __init__(self, door: Door, limits: Limits, stopping: trio.Event | None = None) -> None:
-        """`stopping`: from then on each client is served until nothing of it is under way."""
+    def __init__(self, door: Door, limits: Limits) -> None:
         self.door = door
         self.limits = limits
-        self.stopping = stopping if stopping is not None else trio.Event()
+        self.stopping = False
         self.held = 0
         """Bytes of large messages that are under way."""
-        self.open = 0
+        self._connections: set[_Connection] = set()
+
+    @property
+    def open(self) -> int:
+        """The clients that are served."""
+        return len(self._connections)
+
+    def stop(self) -> None:
+        """From here on each client is served until nothing of it is under way."""
+        self.stopping = True
+        for connection in self._connections:
+            connection.end_if_told()
 
     async def __call__(self, channel: Channel, endpoint: str, principal: Principal) -> None:
         connection = _Connection(self, channel, endpoint, principal)
-        self.open += 1
+        self._connections.add(connection)
         try:
             await connection.run()
         finally:
-            self.open -= 1
+            self._connections.discard(connection)
             with trio.move_on_after(END_WITHIN, shield=True):
                 await connection.end()
 
@@ -82,26 +92,26 @@ class _Connection:
         self._writing = trio.Lock()
         self._changed = trio.lowlevel.ParkingLot()
         """An exchange has ended."""
-        self._scope = trio.CancelScope()
         self._listening = False
+        self._scope: trio.CancelScope
 
     async def run(self) -> None:
-        with self._scope:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._stop_when_told)
-                try:
-                    while (body := await self._channel.receive()) is not None:
-                        self._rights = self._channel.rights
-                        if isinstance(body, TooLong):
-                            await self._send(encode_error_body(errors.too_large(self._limits.message_bytes)))
-                        else:
-                            await self._take(body, nursery)
-                except HungUp:
-                    self._scope.cancel()
-                with trio.move_on_after(self._limits.drain_deadline):
-                    while self._conversation.awaited:
-                        await self._changed.park()
+        async with trio.open_nursery() as nursery:
+            self._scope = nursery.cancel_scope
+            self.end_if_told()
+            try:
+                while (body := await self._channel.receive()) is not None:
+                    self._rights = self._channel.rights
+                    if isinstance(body, TooLong):
+                        await self._send(encode_error_body(errors.too_large(self._limits.message_bytes)))
+                    else:
+                        await self._take(body, nursery)
+            except HungUp:
                 self._scope.cancel()
+            with trio.move_on_after(self._limits.drain_deadline):
+                while self._conversation.awaited:
+                    await self._changed.park()
+            self._scope.cancel()
 
     async def end(self) -> None:
         """The session ends with its connection, and so does what is kept for a client whom it alone tells apart."""
@@ -110,11 +120,10 @@ class _Connection:
         if self._conversation.session is not None:
             await self._door.delete(Delete(self._endpoint, self._principal, self._headers(), self._rights))
 
-    async def _stop_when_told(self) -> None:
-        await self._shared.stopping.wait()
-        while self._conversation.running:
-            await self._changed.park()
-        self._scope.cancel()
+    def end_if_told(self) -> None:
+        """Where all are to end: as soon as nothing is under way."""
+        if self._shared.stopping and not self._conversation.running:
+            self._scope.cancel()
 
     # What the client says
 
@@ -169,6 +178,7 @@ class _Connection:
             for id in exchange.ids:
                 self._scopes.pop(id, None)
             self._changed.unpark_all()
+            self.end_if_told()
 
     async def _post(self, body: bytes) -> Reply:
         headers = self._affinity | self._headers()

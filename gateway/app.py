@@ -135,6 +135,8 @@ class Gateway:
         if not self.stopping.is_set():
             self.reason = reason
             self.stopping.set()
+            if self.duplex is not None:
+                self.duplex.stop()
             self.role.leave()
             if self.actors is None:
                 # Nothing is served that could be drained, and what is waited for may never answer.
@@ -335,7 +337,9 @@ class Gateway:
 
     async def _serve_public(self, listeners: list[socket], actors: GatewayActors, connections: int) -> None:
         settings = self.settings
-        self.duplex = Duplex(actors.door, settings.limits, self.stopping)
+        self.duplex = Duplex(actors.door, settings.limits)
+        if self.stopping.is_set():
+            self.duplex.stop()
         async with trio.open_nursery() as nursery:
             listen = bound(settings.listen, listeners)
             self.authorize = Admission(

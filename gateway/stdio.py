@@ -71,8 +71,11 @@ async def _serve(settings: Settings, channel: StandardStreams) -> None:
         )
         actors = GatewayActors(system, services, prestart=settings.prestart)
 
+        duplex = Duplex(actors.door, limits)
+
         async def drain() -> None:
             await stopping.wait()
+            duplex.stop()
             lifecycle.start_watchdog(lifecycle.longest_drain(limits, 0.0), log)
             actors.sessions.draining = True
             await system.drain(limits.drain_deadline)
@@ -85,7 +88,7 @@ async def _serve(settings: Settings, channel: StandardStreams) -> None:
                     nursery.start_soon(reloader.run)
                 nursery.start_soon(drain)  # meanwhile the client hears how what it has begun ends
                 with patience:
-                    await Duplex(actors.door, limits, stopping)(channel, "", ANONYMOUS)
+                    await duplex(channel, "", ANONYMOUS)
                 stopping.set()
                 await drained.wait()
                 nursery.cancel_scope.cancel()

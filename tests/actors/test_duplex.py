@@ -23,10 +23,10 @@ ERAS = pytest.mark.parametrize("modern", [False, True], ids=["legacy", "modern"]
 
 @asynccontextmanager
 async def connected(
-    gateway: Gateway, endpoint: str = "", stopping: trio.Event | None = None, **limits: Any
+    gateway: Gateway, endpoint: str = "", **limits: Any
 ) -> AsyncIterator[Wire]:
     wire = Wire()
-    duplex = Duplex(gateway.door, gateway.services.limits, stopping)
+    duplex = wire.duplex = Duplex(gateway.door, gateway.services.limits)
 
     async def serve() -> None:
         await duplex(wire, endpoint, ANONYMOUS)
@@ -164,12 +164,12 @@ async def test_at_the_end_of_input_nothing_is_waited_for_beyond_the_drain(autoju
 
 
 async def test_a_gateway_that_ends_serves_what_is_under_way(autojump_clock):
-    backend, stopping = alpha(held={"work"}), trio.Event()
-    async with open_gateway(backend) as gateway, connected(gateway, stopping=stopping) as wire:
+    backend = alpha(held={"work"})
+    async with open_gateway(backend) as gateway, connected(gateway) as wire:
         await wire.initialize()
         wire.ask(1, "tools/call", CALL)
         request = await backend.next()
-        stopping.set()
+        wire.duplex.stop()
         await trio.sleep(2)
         request.text("done")
         await wire.answer(1)

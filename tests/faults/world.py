@@ -49,6 +49,7 @@ class Life:
     path: str
     connections: Connections
     stopping: trio.Event
+    duplex: Duplex
     scope: trio.CancelScope
     over: trio.Event = field(default_factory=trio.Event)
     baseline: Mapping[str, int] = field(default_factory=dict)
@@ -108,7 +109,7 @@ class World:
                 self.alpha, self.beta, store=self.store, cluster=self.store.inner, **vars_of(self.limits)
             ) as gateway:
                 connections = Connections(gateway.log)
-                life = Life(gateway, path, connections, stopping, scope)
+                life = Life(gateway, path, connections, stopping, Duplex(gateway.door, self.limits), scope)
                 table = gateway.services.table
                 app = McpApp(
                     gateway.actors.door,
@@ -146,6 +147,7 @@ class World:
         life = self.life
         life.gateway.actors.sessions.draining = True
         life.stopping.set()
+        life.duplex.stop()
         await life.gateway.system.drain(self.limits.drain_deadline)
         with trio.move_on_after(3):
             await life.over.wait()
@@ -224,10 +226,9 @@ class World:
     async def _serve_channel(self, client: ChannelClient, wire: Wire) -> None:
         """As an edge does, which ends with its life."""
         life = self.life
-        duplex = Duplex(life.gateway.door, self.limits, life.stopping)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._cancel_after, life, nursery.cancel_scope)
-            await duplex(wire, client.target.removeprefix("/mcp").removeprefix("/"), ANONYMOUS)
+            await life.duplex(wire, client.target.removeprefix("/mcp").removeprefix("/"), ANONYMOUS)
             nursery.cancel_scope.cancel()
         wire.ended.set()
         if client.wire in (wire, None):

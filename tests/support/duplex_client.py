@@ -22,6 +22,9 @@ META = {
 class Wire:
     """Implements `Channel`. `got` is all that was sent to the client; with `stuck` nothing is taken."""
 
+    duplex: Any = None
+    """What serves it."""
+
     def __init__(self) -> None:
         self.got: list[Message] = []
         self.ended = trio.Event()

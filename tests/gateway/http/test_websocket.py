@@ -202,8 +202,8 @@ async def test_messages_wait_within_what_all_may_take(echo, make_app, running):
 
 
 async def test_an_end_while_messages_wait_is_no_fault(echo, make_app, running):
-    stopping = trio.Event()
-    app = make_app(converse=Duplex(echo, Limits(), stopping))
+    duplex = Duplex(echo, Limits())
+    app = make_app(converse=duplex)
     async with running(app, message=100_000) as server:
         ws = await open_ws(server)
         await ws.ask(1, "initialize")
@@ -214,7 +214,7 @@ async def test_an_end_while_messages_wait_is_no_fault(echo, make_app, running):
         while app.room.held == 0:
             await trio.sleep(0.01)
         echo.answer = None
-        stopping.set()
+        duplex.stop()
         assert (await ws.closed())[0] == 1001
     assert server.log.events == []
 
@@ -304,12 +304,12 @@ async def test_the_session_ends_with_its_connection_and_calls_are_given_up(echo,
 
 
 async def test_a_gateway_that_ends_says_so(echo, make_app, running):
-    stopping = trio.Event()
-    app = make_app(converse=Duplex(echo, Limits(), stopping))
+    duplex = Duplex(echo, Limits())
+    app = make_app(converse=duplex)
     async with running(app, message=100_000) as server:
         ws = await open_ws(server)
         await ws.ask(1, "initialize")
-        stopping.set()
+        duplex.stop()
         server.stop.set()
         assert (await ws.closed())[0] == 1001
         with trio.fail_after(PATIENCE):
