@@ -19,6 +19,32 @@ from actors.runtime.exits import Exit
 Send = Callable[[ASGISendEvent | None], Awaitable[None]]
 
 
+class Place:
+    """Where one task waits until it is woken. (The least that a task can wait with: an event has a set of tasks.)"""
+
+    __slots__ = ("_task",)
+
+    def __init__(self) -> None:
+        self._task: trio.lowlevel.Task | None = None
+
+    def wait(self) -> Awaitable[object]:
+        """Until `wake`; to be awaited at once."""
+        assert self._task is None
+        self._task = trio.lowlevel.current_task()
+        return trio.lowlevel.wait_task_rescheduled(self._left)  # noqa: ASYNC105 — whoever calls awaits: a frame less
+
+    def wake(self) -> bool:
+        """Whether there was somebody."""
+        task, self._task = self._task, None
+        if task is not None:
+            trio.lowlevel.reschedule(task)
+        return task is not None
+
+    def _left(self, _: object) -> trio.lowlevel.Abort:
+        self._task = None
+        return trio.lowlevel.Abort.SUCCEEDED
+
+
 class Inbox:
     """What the app receives of one request. (A list and a cursor: an empty deque weighs as much as all the rest.)"""
 
@@ -53,7 +79,7 @@ class Requests(TaskGroup):
         self._on_crash = on_crash
         self._next: tuple[AppWrapper, Scope, Inbox, Send] | None = None
         self._running = False
-        self._parked: trio.lowlevel.Task | None = None
+        self._place = Place()
 
     async def spawn_app(
         self, app: AppWrapper, config: Config, scope: Scope, send: Send
@@ -65,10 +91,7 @@ class Requests(TaskGroup):
     def run(self, app: AppWrapper, scope: Scope, inbox: Inbox, send: Send) -> None:
         """Has the app answer the next request; the one before it has been answered."""
         self._next = (app, scope, inbox, send)
-        if self._parked is not None:
-            trio.lowlevel.reschedule(self._parked)
-            self._parked = None
-        elif not self._running:
+        if not self._place.wake() and not self._running:
             self._running = True
             cast(trio.Nursery, self._nursery).start_soon(self._run)
 
@@ -82,9 +105,4 @@ class Requests(TaskGroup):
                     self._on_crash(inside.exit)
                 await send(None)
                 del app, scope, inbox, send, inside
-            self._parked = trio.lowlevel.current_task()
-            await trio.lowlevel.wait_task_rescheduled(self._unpark)
-
-    def _unpark(self, _: object) -> trio.lowlevel.Abort:
-        self._parked = None
-        return trio.lowlevel.Abort.SUCCEEDED
+            await self._place.wait()

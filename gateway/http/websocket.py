@@ -8,7 +8,6 @@ one is told by `heard`. With `websocket.accept` it says in which `room` messages
 """
 
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
@@ -22,7 +21,7 @@ from wsproto.frame_protocol import CloseReason
 from wsproto.utilities import LocalProtocolError, RemoteProtocolError
 
 from gateway.http.bodies import NoRoomError, Room, Share
-from gateway.http.requests import Requests
+from gateway.http.requests import Place, Requests
 from gateway.wire.http1_server import Head, encode_head
 
 if TYPE_CHECKING:
@@ -36,6 +35,8 @@ BURST: Final = 10
 """So many seconds' worth may come at once."""
 PATIENCE: Final = 60.0
 """Seconds from the first piece of a message to the last."""
+AHEAD: Final = 2
+"""Messages that are read before the app takes one."""
 REASON: Final = 120
 """Characters of the reason of a close; a close frame has room for 123 bytes."""
 
@@ -83,7 +84,9 @@ class WebSocketStream:
         self._waiting = 0
         """Bytes of messages that the app has not received."""
         self._begun_at = 0.0
-        self._to_app, self._from_peer = trio.open_memory_channel[Mapping[str, Any]](2)
+        self._texts: list[str] = []
+        """Messages that the app has not received."""
+        self._app, self._room_for_more = Place(), Place()
         self._writing = trio.Lock()
         self._pong: Ping | None = None
         self._budget, self._controls = Budget(FRAMES), Budget(CONTROLS)
@@ -118,13 +121,15 @@ class WebSocketStream:
 
     async def receive(self) -> Mapping[str, Any]:
         """What the app receives."""
-        try:
-            message = await self._from_peer.receive()
-        except trio.EndOfChannel:
-            return {"type": "websocket.disconnect", "code": 1006}
-        self._waiting -= len(message["text"])
+        while not self._texts:
+            if self.closed:
+                return {"type": "websocket.disconnect", "code": 1006}
+            await self._app.wait()
+        text = self._texts.pop(0)
+        self._room_for_more.wake()
+        self._waiting -= len(text)
         self._hold()
-        return message
+        return {"type": "websocket.receive", "text": text}
 
     def _hold(self) -> None:
         """Raises NoRoomError."""
@@ -185,8 +190,10 @@ class WebSocketStream:
         if event.message_finished:
             text, self._parts = "".join(self._parts), []
             self._waiting, self._size = self._waiting + self._size, 0
-            with suppress(trio.ClosedResourceError):  # the app has returned meanwhile
-                await self._to_app.send({"type": "websocket.receive", "text": text})
+            self._texts.append(text)
+            self._app.wake()
+            while len(self._texts) > AHEAD and not self.closed:
+                await self._room_for_more.wait()
         elif len(self._parts) > self._message_bytes // 64:
             await self._fail(CloseReason.POLICY_VIOLATION, "a message in fragments without end")
 
@@ -200,7 +207,8 @@ class WebSocketStream:
     def end(self) -> None:
         """Nothing more is passed on."""
         self.closed = True
-        self._to_app.close()
+        self._app.wake()
+        self._room_for_more.wake()
         self._share.hold(0)
 
     async def handle(self, _closed: StreamEvent) -> None:
