@@ -3,9 +3,9 @@
 The serve loop cancels the app when the connection ends; that cancels the call to the door, or ends the stream.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from time import time
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import parse_qs
 
 from actors import ports
@@ -117,10 +117,10 @@ class McpApp:
         """These count from the next request on."""
         self._limits = limits
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "websocket":
-            await self._websocket(scope, receive, send)
-            return
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Coroutine[Any, Any, None]:
+        return (self._websocket if scope["type"] == "websocket" else self._request)(scope, receive, send)
+
+    async def _request(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             reply, extra = await self._respond(scope, receive)
         except DisconnectedError:

@@ -99,11 +99,13 @@ class Connection(TCPServer):
 
     async def run(self) -> None:
         try:
-            with self._scope:
-                if await self._handshake():
-                    await self._serve()
-        except OSError:
-            return  # the peer was gone before we had asked for its address
+            async with trio.open_nursery() as nursery:
+                self._live_in(nursery.cancel_scope)
+                if await self._handshake() and (http := self._made(nursery)) is not None:
+                    self._wait_at_most(self.limits.keep_alive)
+                    await self._read(http)
+                    await http.handle(Closed())
+                self._scope.cancel()
         finally:
             self._set_working(False)
             if self._http is not None:
@@ -111,6 +113,11 @@ class Connection(TCPServer):
             self._http = None  # which points back here: without the cycle, memory is free at once
             with trio.move_on_after(_CLOSING, shield=True):
                 await self._stream.aclose()
+
+    def _live_in(self, scope: trio.CancelScope) -> None:
+        if self._scope.cancel_called:
+            scope.cancel()
+        self._scope = scope
 
     async def turn_away(self) -> None:
         """Instead of `run`, when there are too many: says so if that can be said at once."""
@@ -133,26 +140,25 @@ class Connection(TCPServer):
             pass
         return False
 
-    async def _serve(self) -> None:
+    def _made(self, nursery: trio.Nursery) -> Http1Protocol | None:
         socket = self._tcp.socket
-        client = parse_socket_addr(socket.family, socket.getpeername())
-        server = parse_socket_addr(socket.family, socket.getsockname())
-        async with trio.open_nursery() as nursery:
-            http = self._http = Http1Protocol(
-                self.app,
-                self._edge,
-                self.context,
-                Requests(nursery, self._watcher.on_crash),
-                self,
-                refused=self._watcher.on_refused,
-                ssl=self._tls is not None,
-                client=client,
-                server=server,
-            )
-            self._wait_at_most(self.limits.keep_alive)
-            await self._read(http)
-            await http.handle(Closed())
-            nursery.cancel_scope.cancel()
+        try:
+            client = parse_socket_addr(socket.family, socket.getpeername())
+            server = parse_socket_addr(socket.family, socket.getsockname())
+        except OSError:
+            return None  # the peer was gone before we had asked for its address
+        self._http = Http1Protocol(
+            self.app,
+            self._edge,
+            self.context,
+            Requests(nursery, self._watcher.on_crash),
+            self,
+            refused=self._watcher.on_refused,
+            ssl=self._tls is not None,
+            client=client,
+            server=server,
+        )
+        return self._http
 
     # Reading.
 

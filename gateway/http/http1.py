@@ -260,6 +260,12 @@ class Http1Protocol(H11Protocol):
             self._enter(Phase.WORK)
             await self.stream.handle(EndBody(STREAM_ID))
 
+    def upgraded(self) -> None:
+        """The connection is no longer one of requests: nothing is parsed here any more."""
+        self.answering = True
+        self._head = None
+        self.decoder.close()
+
     # From the app, by way of HTTPStream.
 
     async def stream_send(self, event: StreamEvent) -> None:

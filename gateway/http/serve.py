@@ -5,17 +5,16 @@ worker processes, signal handlers).
 """
 
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol
 
 import trio
-from hypercorn.app_wrappers import ASGIWrapper
 from hypercorn.trio.worker_context import WorkerContext
 
 from actors.ports import Log
-from actors.runtime.boundary import boundary
+from actors.runtime.boundary import Boundary
 from actors.runtime.exits import Exit
 from gateway.http.config import EdgeConfig, ServeConfig
 from gateway.http.connection import Connection
@@ -94,8 +93,10 @@ async def serve(
     """
     edge = EdgeConfig(config)
     context = WorkerContext(None)
-    wrapped = ASGIWrapper(app)
     known = connections or Connections(log)
+
+    def wrapped(scope: Any, receive: Any, send: Any, sync_spawn: Any, call_soon: Any) -> Any:
+        return app(scope, receive, send)  # hypercorn's ASGIWrapper, without a frame of its own
 
     def admitted(plain: trio.SocketStream) -> Connection:
         secure = config.tls and trio.SSLStream(plain, config.tls, server_side=True, https_compatible=True)
@@ -105,14 +106,16 @@ async def serve(
 
     async def attend(connection: Connection) -> None:
         turned_away = len(known.open) > config.connections
-        exit = await boundary(connection.turn_away if turned_away else connection.run)
+        with Boundary() as inside:
+            await (connection.turn_away if turned_away else connection.run)()
         known.open.discard(connection)
-        if exit.abnormal:
+        if inside.exit.abnormal:
             known.crashed()
-            log.error("connection_crashed", exc_info=exit.error)
+            log.error("connection_crashed", exc_info=inside.exit.error)
+        del inside  # a crash holds this frame, which would hold the crash
 
-    async def handle(plain: trio.SocketStream) -> None:
-        await attend(admitted(plain))
+    def handle(plain: trio.SocketStream) -> Awaitable[None]:
+        return attend(admitted(plain))
 
     open_listeners = [_Listener(listener) for listener in listeners]
     async with trio.open_nursery() as handlers:

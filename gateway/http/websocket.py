@@ -230,7 +230,7 @@ class WebSocketStream:
         elif message["type"] == "websocket.accept":
             self._share = Share(message["room"])
             status, headers, self._frames = self._handshake.accept(message.get("subprotocol"), message["headers"])
-            self._protocol.answering = True
+            self._forget_handshake()
             await self._protocol.wire.write(encode_head(status, headers))
         elif message["type"] == "websocket.close":
             await self._answer(CloseConnection(message["code"], message.get("reason")))
@@ -239,6 +239,12 @@ class WebSocketStream:
             self._protocol.begin_response(message["status"], [*message["headers"], (b"connection", b"close")])
         else:
             await self._protocol.send_body(message["body"], last=True)
+
+    def _forget_handshake(self) -> None:
+        """It is answered. What it said the app has seen, and may hold on to the scope for hours."""
+        self._head.headers.clear()
+        self._protocol.upgraded()
+        del self._head, self._handshake
 
     async def _app_returned(self) -> None:
         if self._frames is None and not self._rejecting and not self.closed:

@@ -146,6 +146,7 @@ class RequestDecoder:
         if self._fault is not _CLOSED:
             del self._parser
             self._fault = _CLOSED
+            self._headers, self._target = [], b""
 
     def _parse(self, data: bytes) -> None:
         while data:

@@ -22,9 +22,7 @@ ERAS = pytest.mark.parametrize("modern", [False, True], ids=["legacy", "modern"]
 
 
 @asynccontextmanager
-async def connected(
-    gateway: Gateway, endpoint: str = "", **limits: Any
-) -> AsyncIterator[Wire]:
+async def connected(gateway: Gateway, endpoint: str = "", **limits: Any) -> AsyncIterator[Wire]:
     wire = Wire()
     duplex = wire.duplex = Duplex(gateway.door, gateway.services.limits)
 
