@@ -268,6 +268,8 @@ class Endpoint(ABC):
         """A server has answered a call, or can't."""
         if message.call in self.connecting.noted and self._held(message):
             return
+        if self.pinning is not None:
+            message = self.pinning.worded(message)
         if message.ok and self.services.table.value.policy is not None:
             shown = self.guard.without_hidden(message.backend, message.payload)
             message = replace(message, payload=shown) if shown is not message.payload else message

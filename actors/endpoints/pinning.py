@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from msgspec import Raw
+from msgspec.structs import replace
 
 from actors.endpoints.guard import Passed
 from actors.machines.session import effects as fx
@@ -20,8 +21,10 @@ from actors.protocol.lookalikes import shown
 from actors.protocol.methods import CHANGED, METHODS, UNSUBSCRIBE
 from actors.protocol.pins import Difference, Pins, digest_of
 from actors.protocol.policy import Kind
+from actors.protocol.subjects import Subject
 from actors.protocol.table import BackendSpec, Table
 from actors.services import Services
+from actors.upstreams.messages import UpstreamOutcome
 from actors.upstreams.paging import Items, Page, Paging
 
 if TYPE_CHECKING:
@@ -111,7 +114,7 @@ class _Look:
 class Pinning:
     """Of one endpoint for one client."""
 
-    __slots__ = ("_endpoint", "_going", "_held", "_looks", "_seen")
+    __slots__ = ("_endpoint", "_going", "_held", "_looks", "_passed", "_seen")
 
     def __init__(self, endpoint: "Endpoint") -> None:
         self._endpoint = endpoint
@@ -121,11 +124,13 @@ class Pinning:
         self._looks: dict[tuple[str, str], _Look] = {}
         self._going: _Held | None = None
         """The call that goes on just now."""
+        self._passed: dict[int, tuple[fx.Dispatch, Subject]] = {}
+        """Calls that servers have, and what they name there, where that is called otherwise here."""
 
     @property
     def pending(self) -> int:
         """Calls of which something is remembered."""
-        return len(self._held)
+        return len(self._held) + len(self._passed)
 
     def holds(self, call: int) -> bool:
         """Whether a call waits for a list."""
@@ -134,6 +139,16 @@ class Pinning:
     def forget(self, call: int) -> None:
         """Nobody waits for this call any more."""
         self._held.pop(call, None)
+        self._passed.pop(call, None)
+
+    def worded(self, message: UpstreamOutcome) -> UpstreamOutcome:
+        """The outcome of a call. What a pool refuses (`actors.pools.looking`) is refused in the client's words."""
+        effect, subject = self._passed.pop(message.call, (None, None))
+        if message.ok or effect is None or subject is None:
+            return message
+        if bytes(message.payload) != bytes(subjects.unknown(effect.method, subject).raw):
+            return message
+        return replace(message, payload=self._endpoint.guard.unknown(effect, subject).raw)
 
     def changed(self, backend: str, notification: str) -> None:
         """The server says that this list is another one."""
@@ -161,6 +176,8 @@ class Pinning:
             services.telemetry.count("stagedoor_pin_refusals_total", (spec.name,))
             services.log.info("pin_refused", server=spec.name, kind=subject.kind, item=name)
             raise errors.Refusal(self._endpoint.guard.unknown(effect, subject))
+        if self._endpoint.merged is not None:
+            self._passed[effect.call] = effect, subject
         return True
 
     def _stands_for(self, backend: str) -> bool:

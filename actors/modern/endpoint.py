@@ -448,6 +448,8 @@ class ModernEndpoint(Endpoint):
         """As in `Endpoint`."""
         if message.call in self.connecting.noted and self._held(message):
             return
+        if self.pinning is not None:
+            message = self.pinning.worded(message)
         request = self.host.running.get(message.call)
         if self._learned is not None:
             learned = self._learned.outcome(message, request)

@@ -21,6 +21,7 @@ BOTH = pytest.mark.parametrize("era", ["legacy", "modern"])
 SERVERS = pytest.mark.parametrize("server", [Backend, ModernBackend])
 ENDPOINTS = pytest.mark.parametrize("endpoint", ["", "group", "alpha"])
 GROUPS = {"group": ("alpha",)}
+FORM = {"message": "Who?", "requestedSchema": {"type": "object", "properties": {}}}
 
 
 def alpha(server: type[Backend] = Backend, **more: Any) -> Backend:
@@ -408,6 +409,27 @@ async def test_a_call_that_is_cancelled_while_it_waits_for_a_look_leaves_nothing
         await trio.sleep(60)
         assert backend.asked_for("tools/call") == []
         assert gateway.left()["requests"] == 0
+
+
+@ENDPOINTS
+async def test_what_a_further_process_defines_otherwise_is_refused_like_what_there_is_not(
+    endpoint: str, autojump_clock: MockClock
+):
+    """In the client's words: names of merged endpoints have the server's prefix."""
+    backend = alpha(mute=("tools/call",))
+    async with open_gateway(*with_pins(backend), groups=GROUPS) as gateway:
+        client = ModernClient(gateway.door, gateway.nursery, endpoint, capabilities={"elicitation": {"form": {}}})
+        first = client.begin("tools/call", {"name": named(endpoint, "write"), "arguments": {}})
+        (await backend.next("tools/call")).ask("elicitation/create", FORM)
+        assert (await first.result())["resultType"] == "input_required"
+        poisoned(backend)
+        backend.lists["prompts/list"][0]["description"] = "another one"
+        for method, name in (("tools/call", "read"), ("prompts/get", "hello")):
+            known = await refused(client, method, {"name": named(endpoint, name)})
+            unknown = await refused(client, method, {"name": named(endpoint, "nothing")})
+            said = (unknown.code, unknown.message.replace("nothing", name), unknown.data)
+            assert (known.code, known.message, known.data) == said
+            assert len(backend.asked_for(method)) == (method == "tools/call")
 
 
 @BOTH
