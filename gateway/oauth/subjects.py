@@ -13,12 +13,16 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from actors.ports import NO_RIGHTS, Asker, Rights, Sealer, Shelf, Shelved
+from actors.ports import NO_RIGHTS, Asker, Failed, Rights, Sealer, Shelf, Shelved
 from gateway.oauth.errors import AwayError
 from gateway.oauth.vault import shelf_key, there
 
 REMEMBERED: Final = 10_000
 """Tokens that one process has in hand; those of which nobody has asked for longest are read again."""
+AGAIN: Final = 60.0
+"""Seconds after which a token that still comes is written again: the store may have lost it."""
+SOON: Final = 5.0
+"""The same, where it could not be written: no request waits each time for a store that is away."""
 UNTOLD: Final = 3600.0
 """Seconds for which a token is kept that does not say when it ends."""
 
@@ -46,27 +50,28 @@ class Subjects:
         self._sealer = sealer
         self._wall = wall
         self._known: OrderedDict[str, Subject] = OrderedDict()
-        self._seen: OrderedDict[bytes, None] = OrderedDict()
-        """Digests of tokens that were noted."""
+        self._written: OrderedDict[bytes, float] = OrderedDict()
+        """By digests of tokens: when they were written."""
 
     async def note(self, asker: Asker, token: str) -> None:
-        """Somebody asks by this token. The one that came first last counts; it is written once."""
+        """Somebody asks by this token. The one that came first last counts; it is written now and then."""
         rights, principal = asker.rights, asker.principal.name
         key, now = _key(principal, rights), self._wall()
-        known = self._known.get(key)
-        if known is not None and known.token == token and known.until > now + UNTOLD / 2:
+        known, digest = self._known.get(key), sha256(token.encode()).digest()
+        if known is not None and known.until > now and now - self._written.get(digest, 0.0) < AGAIN:
             return
-        digest = sha256(token.encode()).digest()
-        if digest in self._seen and known is not None and known.until > now and rights.expiry is not None:
-            return
-        self._seen[digest] = None
-        if len(self._seen) > REMEMBERED:
-            self._seen.popitem(last=False)
         until = rights.expiry if rights.expiry is not None else now + UNTOLD
         subject = Subject(rights.issuer, token, until)
+        self._written[digest] = now - AGAIN + SOON
+        self._written.move_to_end(digest)
+        if len(self._written) > REMEMBERED:
+            self._written.popitem(last=False)
+        outcomes = []
         for place in (key, _key(principal, NO_RIGHTS)):
             self._know(place, subject)
-            await self._shelf.put(place, self._seal(place, subject), max(1.0, until - now))
+            outcomes.append(await self._shelf.put(place, self._seal(place, subject), max(1.0, until - now)))
+        if digest in self._written and not any(isinstance(outcome, Failed) for outcome in outcomes):
+            self._written[digest] = now
 
     async def find(self, principal: str, rights: Rights) -> Subject | None:
         """The one by which this principal asks with these rights; without any, that by which he came last. Raises

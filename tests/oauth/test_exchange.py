@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 import trio
 
-from actors.ports import NO_RIGHTS
+from actors.ports import NO_RIGHTS, Asker, Failed, Principal, Refused, Rights
 from actors.protocol.table import Limits
 from gateway.config.problems import ConfigError
 from gateway.oauth import sources
+from gateway.oauth.subjects import AGAIN, SOON, Subjects
+from gateway.sealing import AesSealer
 from gateway.store.memory import MemoryStore
 from tests.support.authorized import Running, open_authorized
 from tests.support.oauth import EXCHANGE, OAuthWorld, open_oauth_world
@@ -124,6 +126,39 @@ async def test_another_replica_exchanges_the_token_that_came_to_the_first(era: s
         assert found.token == token
         assert await subjects.find("another", NO_RIGHTS) is None
         assert token not in repr(vars(store.shelf)) + repr(found)
+
+
+async def test_a_token_that_the_store_has_not_is_written_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was away when the token came first, or has lost it: other replicas find it a moment later all the same."""
+    now, asker = [1000.0], Asker(Principal("ann"), Rights("https://i.example", "ann", expiry=9000.0))
+    shelf, sealer = MemoryStore(Limits(), lambda: now[0]).shelf, AesSealer([b"k" * 32])
+    here = Subjects(shelf, sealer, lambda: now[0])
+    put, puts = shelf.put, []
+
+    async def counted(key: str, *given: Any, **more: Any) -> Any:
+        puts.append(key)
+        return Failed(Refused.AWAY) if away else await put(key, *given, **more)
+
+    async def found() -> bool:
+        return await Subjects(shelf, sealer, lambda: now[0]).find("ann", asker.rights) is not None
+
+    monkeypatch.setattr(shelf, "put", counted)
+    away = True
+    for _ in range(3):
+        await here.note(asker, "token")
+    assert len(puts) == 2, "nobody waits for the store each time"
+    away = False
+    now[0] += SOON
+    await here.note(asker, "token")
+    assert await found()
+    for key in puts:
+        await shelf.take(key)
+    for _ in range(3):
+        await here.note(asker, "token")
+    assert len(puts) == 4
+    now[0] += AGAIN
+    await here.note(asker, "token")
+    assert await found()
 
 
 @ERAS
