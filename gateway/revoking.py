@@ -78,7 +78,7 @@ class Revoked:
 
     async def _know(self, since: dict[str, float]) -> None:
         new = {name for name, when in since.items() if when > max(self._since.get(name, 0.0), 0.0)}
-        self._since = since
+        self._since = _merged(self._since, since)  # an operator may have been faster than a look that was under way
         if new:
             await self._end_sessions(new)
 

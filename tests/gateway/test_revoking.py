@@ -122,3 +122,23 @@ async def test_what_the_store_does_not_take_is_said(autojump_clock: Any) -> None
         revoked = Revoked(Away(), gateway.actors, gateway.log, lambda: NOW)  # type: ignore[arg-type]
         with pytest.raises(NotRevokedError):
             await revoked.revoke(NAME)
+
+
+async def test_who_is_revoked_while_the_store_is_told_again_has_no_access_in_between(
+    autojump_clock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_replicas(1, Backend("alpha")) as gateways, revoking(*gateways) as (one,):
+        shelf = gateways[0].store.shelf  # type: ignore[attr-defined]
+        put = shelf.put
+        await one.revoke(NAME)
+
+        async def meanwhile(*given: Any, **more: Any) -> Any:
+            monkeypatch.setattr(shelf, "put", put)
+            await one.revoke("ci")
+            return await put(*given, **more)
+
+        await shelf.take(KEY)
+        monkeypatch.setattr(shelf, "put", meanwhile)
+        await trio.sleep(1.5 * EVERY)
+        assert shelf.put is put
+        assert one.revoked(Asker(Principal("ci"), Rights(STATIC, "ci")))
