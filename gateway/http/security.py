@@ -137,8 +137,9 @@ class Gate:
         return self._askers.get(_digest(token)) if self._askers is not None else None
 
     def configured(self, asker: Asker) -> bool:
-        """Whether the token that he once came with is."""
-        return self._askers is not None and asker.digest in self._askers
+        """Whether the token that he once came with is, and is his."""
+        known = self._askers.get(asker.digest) if self._askers is not None else None
+        return known is not None and known.principal == asker.principal
 
 
 def _digest(token: str) -> bytes:

@@ -97,3 +97,12 @@ def test_remembered_hosts_are_bounded():
     for port in range(1000):
         assert gate.host_allowed(f"localhost:{port}")
     assert 0 < gate.remembered <= 64
+
+
+def test_a_token_that_was_given_to_somebody_else_is_not_his_any_more():
+    """A reload may say so: what was begun with it is not gone on with."""
+    before = Gate(Security("127.0.0.1", tokens={"ann": "t" * 20, "bob": "u" * 20}))
+    ann = before.asker("t" * 20)
+    assert before.configured(ann)
+    assert Gate(Security("127.0.0.1", tokens={"ann": "t" * 20})).configured(ann)
+    assert not Gate(Security("127.0.0.1", tokens={"bob": "t" * 20})).configured(ann)
