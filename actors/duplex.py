@@ -168,11 +168,11 @@ class _Connection:
         try:
             with trio.CancelScope() as scope:
                 self._scopes.update(dict.fromkeys(exchange.ids, scope))
-                begun.set()
-                await self._bring(await self._post(body), exchange)
+                await self._bring(await self._post(body, begun), exchange)
                 for owed in exchange.owed():
                     await self._send(owed)
         finally:
+            begun.set()
             self._shared.held -= size
             self._conversation.over(exchange)
             for id in exchange.ids:
@@ -180,7 +180,7 @@ class _Connection:
             self._changed.unpark_all()
             self.end_if_told()
 
-    async def _post(self, body: bytes) -> Reply:
+    async def _post(self, body: bytes, begun: trio.Event | None = None) -> Reply:
         headers = self._affinity | self._headers()
         reply = await self._door.post(
             Post(
@@ -192,6 +192,7 @@ class _Connection:
                 self._rights,
                 transport="channel",
                 peer=self._channel.peer,
+                begun=begun.set if begun is not None else None,
             )
         )
         for name, value in reply.headers:

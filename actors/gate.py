@@ -95,6 +95,8 @@ class Gate:
         if served is None:
             return Answer.refusing(errors.refusal("endpoint_not_found"))
         metered = table.policy is not None and table.policy.metered
+        if post.begun is not None and not metered:
+            post.begun()
         one_server = served.kind == "transparent"
         session_id, version = post.headers.get(SESSION_HEADER), post.headers.get(VERSION_HEADER)
         mirrored = post.headers if post.mirrored else None
@@ -169,6 +171,13 @@ class Gate:
     async def _over(self, post: Post, requests: int = 1) -> ProtocolError | None:
         """Why so many requests may not be made at this endpoint at present. Whoever waits for that is cancelled with
         its connection; what was taken stays taken."""
+        try:
+            return await self._metered(post, requests)
+        finally:
+            if post.begun is not None:
+                post.begun()
+
+    async def _metered(self, post: Post, requests: int) -> ProtocolError | None:
         policy = self._services.table.value.policy
         if policy is None or not policy.metered:
             return None

@@ -76,7 +76,8 @@ class Limiter:
             answered.set()
 
         self.ask(due, came, of="endpoint", enforced=enforced, cost=cost)
-        await answered.wait()
+        if not verdicts:
+            await answered.wait()
         return verdicts[0]
 
     def _known(self, due: tuple[Due, ...]) -> Taken | None:

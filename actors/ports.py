@@ -108,6 +108,9 @@ class Post(Struct, frozen=True):
     """How it came, as logs and traces name it."""
     peer: str = ""
     """The address at the other end of the connection that it came over; "": there is none."""
+    begun: Callable[[], object] | None = None
+    """Called as soon as nothing keeps requests back that what follows on their channel could overtake; not where they
+    are refused before."""
 
 
 class Watch(Protocol):

@@ -198,6 +198,25 @@ async def test_on_a_channel_a_limit_is_an_error_of_the_request(is_modern: bool, 
         assert answer["error"]["data"]["retryAfter"] == 30
 
 
+@pytest.mark.parametrize("waits", [False, True])
+async def test_on_a_channel_what_follows_a_request_does_not_overtake_it_while_its_limit_is_asked(
+    waits: bool, autojump_clock: MockClock
+):
+    store, backend = Later(), alpha(held={"read"})
+    async with open_gateway(backend, buckets=store) as gateway, connected(gateway) as wire:
+        await wire.initialize()
+        enforce(gateway, limits(mcp="9/min"))
+        store.waits = waits
+        wire.ask(1, "tools/call", {"name": "alpha__read", "arguments": {}})
+        wire.tell("notifications/cancelled", {"requestId": 1})
+        await gateway.settle()
+        for answer in store.asked:
+            answer()
+        await trio.sleep(1)
+        assert gateway.actors.quotas.requests.total == 0
+        assert len(backend.asked_for("tools/call")) == backend.upstream.methods.count("notifications/cancelled")
+
+
 async def test_in_a_batch_each_call_has_its_limit_and_the_endpoint_counts_all_or_none(autojump_clock: MockClock):
     backend = alpha()
     async with open_gateway(backend) as gateway:
