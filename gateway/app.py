@@ -272,7 +272,7 @@ class Gateway:
             if accounts is not None:
                 authorizing.on_change(self.actors.account_changed)
             self._tell_configuration("started", "start")
-            self.pages = authorizing.pages(settings, address, self._table, self._who)
+            self.pages = authorizing.pages(settings, address, self._table, self.who)
             self.note = authorizing.noting(self._table)
             self.accounts = lambda what, options: authorizing.operate(settings, address, self._table(), what, options)
             lifecycle.tune_gc()
@@ -303,11 +303,14 @@ class Gateway:
         assert self.actors is not None
         return self.actors.services.table.value
 
-    async def _who(self, token: str) -> Asker | None:
-        """Whose a configured token is."""
+    async def who(self, token: str) -> Asker | None:
+        """Whose a configured token is, as long as his access was not taken away."""
         auth = self.settings.auth
         name = next((name for name, known in auth.tokens if compare_digest(known.encode(), token.encode())), None)
-        return Asker(Principal(name), auth.rights.get(name, Rights(STATIC, name))) if name is not None else None
+        if name is None:
+            return None
+        asker = Asker(Principal(name), auth.rights.get(name, Rights(STATIC, name)))
+        return None if self.revoked is not None and self.revoked.revoked(asker) else asker
 
     def _on_batch(self, operations: int, seconds: float) -> None:
         self.metrics.observe("stagedoor_store_batch_size", float(operations))

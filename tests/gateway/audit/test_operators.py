@@ -67,6 +67,20 @@ async def test_what_an_operator_does_is_told_with_what_came_of_it(
         assert client.session not in json.dumps(trail.lines)
 
 
+async def test_who_has_no_access_any_more_does_not_come_to_the_page_of_accounts_by_his_token(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    async with open_gateway(Backend("alpha")) as served:
+        gateway = composed(served, settings(tmp_path / "c.json", auth={"tokens": {"ann": "A" * 32}}))
+        found = await gateway.who("A" * 32)
+        assert found is not None
+        assert found.principal.name == "ann"
+        await gateway.operate("revoke", "ann", OPERATOR)
+        assert await gateway.who("A" * 32) is None
+        await gateway.operate("restore", "ann", OPERATOR)
+        assert await gateway.who("A" * 32) == found
+
+
 async def test_an_operator_does_nothing_that_could_not_be_written_down(
     autojump_clock: MockClock, trail: Trail, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
