@@ -16,7 +16,8 @@ fi
 cores=$(getconf _NPROCESSORS_ONLN)
 at_once=$(((3 * cores + 1) / 2)) # of each queue
 alone=( # those that need no tools
-  tests/faults
+  tests/faults/test_plans.py
+  "tests/faults/test_[!p]*.py tests/faults/test_p[!l]*.py"
   tests/interaction
   tests/redis_trouble
   tests/contracts
