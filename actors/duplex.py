@@ -142,7 +142,8 @@ class _Connection:
                 else:
                     begun = trio.Event()
                     nursery.start_soon(self._ask, exchange, body, size, begun)
-                    await begun.wait()  # it is in the session's mailbox before the next message is looked at
+                    with trio.move_on_after(self._limits.admission):
+                        await begun.wait()  # it is in the session's mailbox before the next message is looked at
             case dx.Told(answered, confirms):
                 answer = await self._post(body)
                 if isinstance(answer, Streaming):

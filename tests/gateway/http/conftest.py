@@ -50,6 +50,8 @@ class FakeDoor:
     async def _ask(self, asked: Any) -> Any:
         self.asked.append(asked)
         self.entered.set()
+        if isinstance(asked, Post) and asked.begun is not None:
+            asked.begun()
         if self.answer is None:
             return Answer(200, b'{"ok":true}')
         try:
