@@ -16,6 +16,7 @@ from gateway.oauth.challenges import Challenge
 from gateway.oauth.discovery import Discovery, Provider
 from gateway.oauth.errors import AwayError, ClientRefusedError, GrantRefusedError, OAuthError
 from gateway.oauth.grants import Client, Tokens
+from gateway.oauth.metadata import SCOPES_MAX
 from gateway.oauth.vault import Vault
 
 EARLY: Final = 60.0
@@ -188,6 +189,8 @@ class AskedTokens:
             wanted = tuple(dict.fromkeys((*self._scopes, *((challenge.scopes or ()) if challenge is not None else ()))))
             if scope and self._tokens is not None and set(wanted) <= {*self._scopes, *self._tokens.scopes}:
                 raise RefusedError("insufficient_scope", "the gateway has not the rights that it needs")
+            if len(wanted) > SCOPES_MAX:
+                raise RefusedError("insufficient_scope", "it wants other rights again and again")
             if not scope and sent is not None and self._wall() - self._obtained < AGAIN:
                 raise RefusedError("auth_refused", "the server refuses a token that was given a moment ago")
             await self._obtain(challenge, wanted if self._tokens is not None or scope else ())
