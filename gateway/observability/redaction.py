@@ -14,7 +14,8 @@ _SHAPES = (
     (re.compile(r"\b(Bearer|Basic)\s+[A-Za-z0-9._~+/=-]+", re.IGNORECASE), rf"\1 {HIDDEN}"),
     (re.compile(r"(?<=://)[^/\s@]+(?=@)"), HIDDEN),  # a name alone may be a token
     (re.compile(r"([?&][\w.%+\[\]-]{1,64}=)[^&#\s\"'<>]+"), rf"\1{HIDDEN}"),  # the query of a URL
-    (re.compile(r"\beyJ[\w-]{8,}\.[\w-]+\.[\w-]*"), HIDDEN),  # a JSON Web Token
+    # A JSON Web Token. Each run of letters is looked at once: whoever sends a long one has nobody wait for it.
+    (re.compile(r"(?<![\w-])(?=[\w-]+\.[\w-]+\.)([\w-]*?)\beyJ[\w-]{8,}\.[\w-]+\.[\w-]*"), rf"\1{HIDDEN}"),
     (re.compile(r"\b(?:sk|pk|rk|ghp|gho|ghs|ghu|glpat|github_pat|xox[a-z]|npm|AKIA|AIza)[-_]?[\w-]{16,}"), HIDDEN),
     (re.compile(r"(mcp-session-id\W{1,4})[\x21-\x7e]+", re.IGNORECASE), rf"\1{HIDDEN}"),
 )

@@ -55,6 +55,14 @@ def test_what_is_large_is_cut(form: str) -> None:
         assert found["n0"] == "x" * VALUE_CHARACTERS + MORE
 
 
+@pytest.mark.parametrize("form", ["keys", "hash", "redacted", "full"])
+@pytest.mark.parametrize("ends", [b"[]", b"{}"])
+def test_what_is_nested_deeply_ends_nothing(form: str, ends: bytes) -> None:
+    opens, closes = (b"[", b"]") if ends == b"[]" else (b'{"a":', b"}")
+    for depth in (500, 700, 900, 990, 5000):
+        told(form, b'{"x":' + opens * depth + b"1" + closes * depth + b"}")
+
+
 @pytest.mark.parametrize("raw", [b"", b"[1]", b"{", b"null", b"\xff", b"[" * 100_000])
 def test_what_is_no_object_is_told_as_nothing(raw: bytes) -> None:
     assert told("keys", raw) in (None, [])

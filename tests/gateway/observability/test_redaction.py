@@ -44,6 +44,9 @@ def test_numbers_flags_and_nothing_are_not_secrets() -> None:
         ("GET https://host/mcp?api=abc&b=c#d failed", "GET https://host/mcp?api=[redacted]&b=[redacted]#d failed"),
         ("'/mcp?access%5Ftoken=abc'", "'/mcp?access%5Ftoken=[redacted]'"),
         ("got eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2ln back", "got [redacted] back"),
+        ("a.key-eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2ln.", "a.key-[redacted]."),
+        ("eyJ-eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2ln", "[redacted]"),
+        ("keyJhbGciOiJIUzI1NiJ9.x.y", "keyJhbGciOiJIUzI1NiJ9.x.y"),
         ("with sk-abcdefghijklmnopqrstuvwx", "with [redacted]"),
         ("what? a=b", "what? a=b"),
     ],
@@ -78,3 +81,10 @@ def test_of_what_servers_write_more_is_hidden_than_of_our_own_words(text: str, w
 @pytest.mark.parametrize("text", ["token" * 2000, "a-" * 4000, "--token " * 1000, "eyJ" * 3000, "api_key" + " " * 9000])
 def test_no_text_of_a_server_takes_long_to_look_at(text: str) -> None:
     assert Redaction().foreign(text[:4096])
+
+
+@pytest.mark.parametrize("part", ["eyJaaaaaaaa-", "eyJaaaaaaaa.", "Bearer ", "://a", "&a", "sk-", "mcp-session-id "])
+def test_a_text_of_a_megabyte_is_looked_through_in_one_go(part: str) -> None:
+    """What takes time with the square of the length never ends here."""
+    text = part * (1_000_000 // len(part))
+    assert Redaction().text(text)
