@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from msgspec import Raw
 
-from actors.endpoints.pinning import LISTED_IN, LOOK_AGAIN, LOOK_WITHIN, SHOWN, tell, unseen
+from actors.endpoints.pinning import LISTED_IN, LOOK_AGAIN, LOOK_WITHIN, LOOKS, SHOWN, tell, unseen
 from actors.machines.upstream.events import ServerInfo
 from actors.protocol import subjects
 from actors.protocol.lookalikes import shown
@@ -52,6 +52,8 @@ class Looking:
         self._seen: dict[tuple[int, str], _Seen] = {}
         """By connection and list."""
         self._waiting: set[int] = set()
+        self._changes = 0
+        """How often a process has said that a list is another one: a look that was under way then is of before."""
 
     def pass_on(
         self,
@@ -61,6 +63,7 @@ class Looking:
         pins: Pins,
         send: Callable[[], object],
         refuse: Callable[[Raw], None],
+        looks: int = 1,
     ) -> None:
         """Sends a call as soon as it is known that what it names is as it was accepted, or refuses it."""
         subject = subjects.named(call.method, call.params)
@@ -81,12 +84,18 @@ class Looking:
             decide(seen.held)
             return
 
+        changes = self._changes
+
         def looked(items: Items | None, error: Raw) -> None:
             if number not in self._waiting:
                 return
             self._waiting.discard(number)
-            if items is None or error:
+            overtaken = changes != self._changes
+            if items is None or error or (overtaken and looks >= LOOKS):
                 refuse(unseen(self._backend).raw)
+                return
+            if overtaken:
+                self.pass_on(number, over, call, pins, send, refuse, looks + 1)
                 return
             judged = pins.judge(subject.kind, items)
             for difference in judged.told:
@@ -119,6 +128,7 @@ class Looking:
         """A process says that this list is another one."""
         for method, said in CHANGED.items():
             if said == notification:
+                self._changes += 1
                 self._seen.pop((over.number, method), None)
 
     def left(self, over: "PooledConnection") -> None:
