@@ -33,7 +33,7 @@ ENDS_WITHIN: Final = 15.0
 """Seconds that a renewal has to come to its end when the gateway ends."""
 STEPS: Final = 2
 STEPS_WITHIN: Final = 600.0
-"""Times that a user is asked for the same further rights, in so many seconds."""
+"""Accounts that may lack the same further rights, in so many seconds, until their user is asked for them no more."""
 
 Start = Callable[[Callable[[], Awaitable[object]]], object]
 
@@ -67,7 +67,8 @@ class UserAccount:
         self._failed_at = -AGAIN
         self._lock = trio.Lock()
         self._renewal: _Renewal | None = None
-        self._steps: deque[tuple[float, frozenset[str]]] = deque(maxlen=32)
+        self._steps: deque[tuple[float, frozenset[str], str]] = deque(maxlen=32)
+        """When which rights were wanted, and the tag of the account that has them not."""
         self.challenge: Challenge | None = None
         """The last one that there were no credentials for."""
         self.wanted: tuple[str, ...] = ()
@@ -179,10 +180,11 @@ class UserAccount:
         """Rights that the account was asked for in vain are not asked for for ever."""
         wanted = (challenge.scopes or ()) if challenge is not None else ()
         now, asked = trio.current_time(), frozenset(wanted)
-        again = sum(1 for at, scopes in self._steps if scopes == asked and now - at < STEPS_WITHIN)
-        if not wanted or again >= STEPS:
+        before = {tag for at, scopes, tag in self._steps if scopes == asked and now - at < STEPS_WITHIN}
+        if not wanted or len(before - {self.tag}) >= STEPS:
             raise RefusedError("insufficient_scope", "your account there has not the rights that it needs")
-        self._steps.append((now, asked))
+        if self.tag not in before:  # else it is one of several calls that need them, or the user has not looked yet
+            self._steps.append((now, asked, self.tag))
         self.wanted = tuple(dict.fromkeys((*kept.account.asked, *kept.account.tokens.scopes, *wanted)))
         self._block(f"it needs more rights at your account there: {' '.join(wanted)[:200]}")
 

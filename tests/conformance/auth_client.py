@@ -85,6 +85,7 @@ async def calls(client: Client, server: str, scenario: str) -> None:
                 continue
         pages = re.search(r"https?://[^\s\"]+/connect", text)
         if pages is None:
+            print("nothing to connect:", text[:300], file=sys.stderr)
             return
         await anyio.to_thread.run_sync(connect_all, pages[0], server)
 

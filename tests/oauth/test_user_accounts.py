@@ -336,6 +336,33 @@ async def test_missing_rights_are_granted_on_the_page_and_the_call_goes_on(tmp_p
         assert scopes == ["mcp", "mcp admin"]
 
 
+async def test_however_many_calls_need_the_same_rights_each_leads_to_the_page(tmp_path: Path) -> None:
+    async with opened(tmp_path, {"needs": {"admin": "admin"}}) as (world, gateway):
+        await Browser(gateway, world, "ann").connect(await flow_of(gateway, "ann"))
+        client = gateway.legacy(token=TOKENS["ann"], capabilities=URL_MODE)
+        await client.connect()
+        calls = [client.start_call("a__admin") for _ in range(5)]
+        asked = [await call.message("elicitation/create") for call in calls]
+        for question in asked:
+            await client.answer(question, {"action": "accept"})
+        await Browser(gateway, world, "ann").connect(asked[-1]["params"]["url"])
+        assert [user_of(await call.result()) for call in calls] == ["ann"] * 5
+
+
+async def test_rights_that_an_account_never_gets_are_not_asked_for_for_ever(tmp_path: Path) -> None:
+    async with opened(tmp_path, {"needs": {"admin": "admin"}}) as (world, gateway):
+        await Browser(gateway, world, "ann").connect(await flow_of(gateway, "ann"))
+        client = gateway.legacy(token=TOKENS["ann"], capabilities=URL_MODE)
+        await client.connect()
+        world.withheld = "admin"
+        call = client.start_call("a__admin")
+        for _ in range(2):
+            asked = await call.message("elicitation/create")
+            await client.answer(asked, {"action": "accept"})
+            await Browser(gateway, world, "ann").connect(asked["params"]["url"])
+        assert "has not the rights" in str(await call.error())
+
+
 async def test_a_thousand_interleaved_calls_of_twenty_users_never_meet(tmp_path: Path, stores: tuple[Any, Any]) -> None:
     """Attack 1: two replicas, both eras, both stores, tokens that end in the middle."""
     users = {f"user{n}": f"{n:02d}" * 16 for n in range(20)}

@@ -92,6 +92,8 @@ class OAuthWorld:
     needs: dict[str, str] = field(default_factory=dict)
     """Scope by tool."""
     scopes: list[str] = field(default_factory=lambda: ["mcp"])
+    withheld: str = ""
+    """A scope that no user is given, whatever is asked for."""
     token_status: int = 200
     lies: bool = False
     """Whether the MCP server answers calls as if an account were missing."""
@@ -198,7 +200,8 @@ class OAuthWorld:
         query = asked.query
         assert query["code_challenge_method"] == "S256"
         code = f"code-{next(self.numbers)}"
-        granted = Granted(self.user, query["client_id"], query.get("scope", ""), query.get("resource", ""))
+        scopes = " ".join(scope for scope in query.get("scope", "").split() if scope != self.withheld)
+        granted = Granted(self.user, query["client_id"], scopes, query.get("resource", ""))
         self.codes[code] = (granted, query)
         back = {"code": code, "state": query["state"]}
         if self.iss or self.says_iss is not None:
