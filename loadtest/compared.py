@@ -7,11 +7,12 @@ functions that each enters for a call, which is the same on every machine.
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -113,12 +114,23 @@ class Compared:
         return found
 
 
-async def measured(compared: Compared, eras: Sequence[str], *, calls: int, rounds: int, seconds: float) -> Found:
-    """By era and load; `calls`: of so many calls the functions, and no time."""
-    if calls:
-        return {era: await compared.counts(era, calls) for era in eras}
+async def measured(compared: Compared, options: argparse.Namespace) -> Found:
+    """By era and load, as `program` was asked for it."""
+    if options.calls:
+        return {era: await compared.counts(era, options.calls) for era in options.eras}
     return {
-        f"{era}, {title}": await compared.ratios(era, count, rounds, seconds)
-        for era in eras
+        f"{era}, {title}": await compared.ratios(era, count, options.rounds, options.seconds)
+        for era in options.eras
         for title, count in LOADS.items()
     }
+
+
+def program(about: str | None, measure: Callable[[argparse.Namespace], Awaitable[Found]]) -> None:
+    """A command line for one such comparison; prints what `measure` finds."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--seconds", type=float, default=1.0, help="of each round at each gateway")
+    parser.add_argument("--eras", nargs="+", choices=("legacy", "modern"), default=["legacy", "modern"])
+    parser.add_argument("--calls", type=int, default=0, help="count functions over so many calls instead")
+    options = parser.parse_args()
+    print(json.dumps({"machine": proc.machine(), **trio.run(measure, options)}, indent=1))

@@ -14,16 +14,14 @@ import json
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import jwt
-import trio
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from loadtest import compared, proc
+from loadtest import compared
 from loadtest.compared import Compared, Found
 from loadtest.targets import Bench
 
@@ -84,22 +82,11 @@ async def measured(options: argparse.Namespace) -> Found:
         try:
             both = Compared(bench, {"plain": {}, "guarded": guarded}, profiled=options.calls > 0)
             both.tokens["guarded"] = issuer.token(f"http://127.0.0.1:{both.addresses[1].port}/mcp")
-            how = {"calls": options.calls, "rounds": options.rounds, "seconds": options.seconds}
-            return await compared.measured(both, options.eras, **how)
+            return await compared.measured(both, options)
         finally:
             bench.end()
             issuer.end()
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--seconds", type=float, default=1.0, help="of each round at each gateway")
-    parser.add_argument("--eras", nargs="+", choices=("legacy", "modern"), default=["legacy", "modern"])
-    parser.add_argument("--calls", type=int, default=0, help="count functions over so many calls instead")
-    options = parser.parse_args(arguments)
-    print(json.dumps({"machine": proc.machine(), **trio.run(measured, options)}, indent=1))
-
-
 if __name__ == "__main__":
-    main()
+    compared.program(__doc__, measured)

@@ -10,17 +10,13 @@ which there are more than without; tests/actors/test_traces.py holds that none o
 from __future__ import annotations
 
 import argparse
-import json
 import tempfile
 import threading
-from collections.abc import Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-import trio
-
-from loadtest import compared, proc
+from loadtest import compared
 from loadtest.compared import Compared, Found
 from loadtest.targets import Bench
 
@@ -58,22 +54,11 @@ async def measured(options: argparse.Namespace) -> Found:
         }
         try:
             gateways = Compared(bench, sections, profiled=options.calls > 0)
-            how = {"calls": options.calls, "rounds": options.rounds, "seconds": options.seconds}
-            return await compared.measured(gateways, options.eras, **how)
+            return await compared.measured(gateways, options)
         finally:
             bench.end()
             collector.end()
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--seconds", type=float, default=1.0, help="of each round at each gateway")
-    parser.add_argument("--eras", nargs="+", choices=("legacy", "modern"), default=["legacy", "modern"])
-    parser.add_argument("--calls", type=int, default=0, help="count functions over so many calls instead")
-    options = parser.parse_args(arguments)
-    print(json.dumps({"machine": proc.machine(), **trio.run(measured, options)}, indent=1))
-
-
 if __name__ == "__main__":
-    main()
+    compared.program(__doc__, measured)
