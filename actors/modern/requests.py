@@ -512,7 +512,7 @@ class ModernRequests(Evictable):
         elif type(effect) is xv.Answer:
             running.reply.answer(ports.Answer(effect.status, effect.body, effect.headers))
         elif type(effect) is xv.Write:
-            self._write(call, running, effect)
+            self._write(running, effect)
         else:
             match effect:
                 case xv.OpenStream():
@@ -540,8 +540,9 @@ class ModernRequests(Evictable):
             passed = fx.Dispatch(call, effect.method, params, effect.progress, running.rights, once=once)
             self.endpoint.dispatch(passed)
 
-    def _write(self, call: int, running: Running, effect: xv.Write) -> None:
-        """Without event ids: there is nothing to come back to. What waits too long is not waited for."""
+    def _write(self, running: Running, effect: xv.Write) -> None:
+        """Without event ids: there is nothing to come back to. A client that reads too slowly for the progress and log
+        messages of its call goes without some of them; its answer finds room."""
         connection = running.connection
         if connection is None:
             return
@@ -549,9 +550,7 @@ class ModernRequests(Evictable):
         if effect.last:
             connection.end()
         elif not fits:
-            self.services.telemetry.count("stagedoor_slow_consumers_total", ("post",))
-            connection.cut()
-            self.step(call, xv.Overflowed())
+            self.services.telemetry.count("stagedoor_events_shed_total", ("unread",))
 
     def _start_deadline(self, call: int, running: Running, since: float) -> None:
         limits, endpoint = self.services.limits, self.endpoint

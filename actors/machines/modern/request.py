@@ -65,11 +65,7 @@ class Disconnected(Struct, frozen=True):
     "Cancellation")."""
 
 
-class Overflowed(Struct, frozen=True):
-    """The client does not read what is written to it."""
-
-
-ModernRequestEvent: TypeAlias = Begun | Told | Ended | HeadDue | DeadlineDue | DrainOverdue | Disconnected | Overflowed
+ModernRequestEvent: TypeAlias = Begun | Told | Ended | HeadDue | DeadlineDue | DrainOverdue | Disconnected
 
 CAUSES: dict[type, str] = {
     Begun: "dispatched",
@@ -79,7 +75,6 @@ CAUSES: dict[type, str] = {
     DeadlineDue: "deadline passed",
     DrainOverdue: "drain overdue",
     Disconnected: "disconnected",
-    Overflowed: "outbox full",
 }
 """What each event is called in the table."""
 
@@ -199,7 +194,6 @@ TRANSITIONS: dict[tuple[Phase, str], Phase] = {
     (Phase.STREAMING, "drain overdue"): Phase.DONE,
     (Phase.DISPATCHED, "disconnected"): Phase.ABANDONED,
     (Phase.STREAMING, "disconnected"): Phase.ABANDONED,
-    (Phase.STREAMING, "outbox full"): Phase.ABANDONED,
 }
 """What moves a modern request on. Whatever is not here comes too late, or too early, and changes nothing."""
 
@@ -345,10 +339,9 @@ def _give_up(request: ModernRequest, error: errors.ProtocolError, reason: str, t
     return request, [Cancel(reason, error), *effects]
 
 
-def _abandoned(request: ModernRequest, event: Disconnected | Overflowed, to: Phase) -> Step:
+def _abandoned(request: ModernRequest, event: Disconnected, to: Phase) -> Step:
     """A broken stream loses the request, also one that would have been answered with JSON."""
-    reason = "the client has disconnected" if isinstance(event, Disconnected) else "the client reads too slowly"
-    cancel: Effects = [] if request.phase is Phase.RECEIVED else [Cancel(reason)]
+    cancel: Effects = [] if request.phase is Phase.RECEIVED else [Cancel("the client has disconnected")]
     return replace(request, phase=to), [*_clocks(request), *cancel]
 
 
@@ -360,5 +353,4 @@ HANDLERS: dict[type, Callable[..., Step]] = {
     DeadlineDue: _overdue,
     DrainOverdue: _drained,
     Disconnected: _abandoned,
-    Overflowed: _abandoned,
 }

@@ -73,6 +73,23 @@ async def test_progress_comes_on_a_stream_without_event_ids_and_without_buffers(
         assert [event.id for event in pending.events] == [None, None]
 
 
+async def test_a_client_that_reads_too_slowly_goes_without_some_progress_and_has_its_answer(
+    modern: Open, autojump_clock: MockClock
+) -> None:
+    async with modern(Peer("alpha"), outbox_events=8) as at:
+        pending = at.client().begin("tools/call", {"name": "alpha__echo"}, progress="t")
+        call = await at["alpha"].next()
+        for value in range(100):  # it comes to few of them before the last
+            call.tell("notifications/progress", progress=value)
+        call.text("done")
+        assert (await pending.result())["content"][0]["text"] == "done"
+        seen = [m["params"]["progress"] for m in pending.seen("notifications/progress")]
+        assert seen[:8] == list(range(8))
+        assert seen == sorted(set(seen))
+        assert at.gateway.telemetry.total("stagedoor_events_shed_total", "unread") == 100 - len(seen) > 0
+        assert at.gateway.telemetry.total("stagedoor_slow_consumers_total") == 0
+
+
 async def test_a_silent_call_becomes_a_stream_after_a_while(modern: Open, autojump_clock: MockClock) -> None:
     async with modern(Peer("alpha")) as at:
         pending = at.client("alpha").begin("tools/call", {"name": "echo"})

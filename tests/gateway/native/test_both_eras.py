@@ -23,8 +23,6 @@ ERAS = {"legacy": "2025-11-25", "modern": "2026-07-28"}
 NATIVE = "tests.gateway.native.inquirer:server"
 CONFIG = {
     "mcpServers": {"inquirer": {"native": NATIVE}, "hasty": {"native": NATIVE, "timeout": 1}},
-    # A client in this process may read slower than a server floods: then a modern one would lose its call, by design.
-    "gateway": {"limits": {"outboxEvents": 30_000, "outboxBytes": 30_000_000}},
 }
 
 

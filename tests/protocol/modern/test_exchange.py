@@ -114,7 +114,6 @@ def test_nothing_follows_the_answer() -> None:
         ev.DeadlineDue(),
         ev.DrainOverdue(),
         ev.Disconnected(),
-        ev.Overflowed(),
         ev.Begun(1.0),
     ):
         assert kinds(driver.on(event)) == [ev.Count]
@@ -142,11 +141,6 @@ def test_a_client_that_disconnects_has_cancelled_also_where_the_answer_would_hav
     assert ev.Cancel in kinds(effects)
     assert not {ev.Answer, ev.Write} & set(kinds(effects))
     assert driver.exchange.phase is Phase.ABANDONED
-
-
-def test_a_slow_consumer_has_cancelled() -> None:
-    effects = Driver().stream().on(ev.Overflowed())
-    assert ev.Cancel in kinds(effects)
 
 
 def test_one_that_goes_nowhere_cancels_nothing() -> None:
@@ -302,7 +296,6 @@ def test_every_event_in_every_phase_is_served_by_the_table_or_changes_nothing() 
         ev.DeadlineDue(),
         ev.DrainOverdue(),
         ev.Disconnected(),
-        ev.Overflowed(),
     ]
     assert {type(event) for event in samples} == set(ev.CAUSES)
     for phase in Phase:

@@ -50,7 +50,7 @@ def events(mark: int) -> st.SearchStrategy[Any]:
         st.just(ev.Told("notifications/tools/list_changed", raw({}), 1.0)),
         RESULTS.map(lambda result: ev.Ended(True, raw({**result, "mark": mark}))),
         st.just(ev.Ended(False, raw({"code": -32602, "message": str(mark)}))),
-        st.sampled_from([ev.HeadDue(), ev.DeadlineDue(), ev.DrainOverdue(), ev.Disconnected(), ev.Overflowed()]),
+        st.sampled_from([ev.HeadDue(), ev.DeadlineDue(), ev.DrainOverdue(), ev.Disconnected()]),
     )
 
 
