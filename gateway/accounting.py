@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 Told: TypeAlias = tuple[int, dict[str, Any]]
 """An HTTP status and a JSON object."""
 
-WHATS: Final = ("accounts", "accounts-disconnect", "rewrap")
-"""What can be asked for."""
 MOST: Final = 1000
 """Accounts in one list."""
 WITHIN: Final = 15.0

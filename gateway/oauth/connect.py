@@ -31,8 +31,6 @@ SESSION: Final = 900.0
 """Seconds for which a browser is known to be a principal's."""
 LONGEST_RIGHTS: Final = 1500
 """Bytes of the rights of who is there; a cookie may have 4096."""
-LONGEST_FORM: Final = 32 * 1024
-"""Bytes of a form."""
 HEADERS: Final = (
     (
         "Content-Security-Policy",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from pathlib import Path
 
 from tests.architecture.source import CODE, ROOT, TESTS, TEXTS, none, text, tree
@@ -54,6 +55,31 @@ def private(path: Path) -> list[str]:
 def test_tests_look_through_public_faces() -> None:
     assert TESTS
     none([line for path in TESTS for line in private(path)])
+
+
+FOR_OTHERS = {
+    "CLUSTER_RIGHTS",  # what the page on Redis asks for, which a test gives to a real one
+    "ScriptedConnector",  # for tests of whoever owns a transport
+}
+
+
+def defined(path: Path) -> list[str]:
+    """The names that a module gives itself, but for what a decorator hands on."""
+    names = []
+    for node in tree(path).body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and not node.decorator_list:
+            names.append(node.name)
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names += [target.id for target in targets if isinstance(target, ast.Name)]
+    return [name for name in names if not name.startswith("__")]
+
+
+def test_what_a_module_defines_is_used() -> None:
+    words = Counter(word for path in CODE for word in re.findall(r"\w+", text(path)))
+    defines = [(path, name) for path in CODE for name in defined(path)]
+    assert len(defines) > 2000
+    none([f"{path}: {name}" for path, name in defines if words[name] == 1 and name not in FOR_OTHERS])
 
 
 def test_nothing_is_left_for_later() -> None:
