@@ -145,3 +145,10 @@ def test_every_attack_of_the_threat_model_has_tests_that_there_are() -> None:
     assert all("`tests/" in row for row in rows.values())
     for number in ON_BOTH_STORES:
         assert f"tests/cluster/test_attacks.py::test_{number}_" in rows[str(number)], number
+
+
+def test_every_page_is_found_from_the_readme() -> None:
+    linked = set(re.findall(r"\]\((docs/[^)#]+)", text(Path("README.md"))))
+    pages = sorted(f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md"))
+    assert pages
+    none([page for page in pages if page not in linked])
