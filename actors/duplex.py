@@ -25,6 +25,7 @@ from actors.ports import (
     Post,
     Principal,
     Reply,
+    Rights,
     Streaming,
     TooLong,
 )
@@ -93,6 +94,8 @@ class _Connection:
         self._changed = trio.lowlevel.ParkingLot()
         """An exchange has ended."""
         self._listening = False
+        self._hearing: trio.CancelScope | None = None
+        """Around the wait for what belongs to no request."""
         self._scope: trio.CancelScope
 
     async def run(self) -> None:
@@ -101,7 +104,7 @@ class _Connection:
             self.end_if_told()
             try:
                 while (body := await self._channel.receive()) is not None:
-                    self._rights = self._channel.rights
+                    self._has(self._channel.rights)
                     if isinstance(body, TooLong):
                         await self._send(encode_error_body(errors.too_large(self._limits.message_bytes)))
                     else:
@@ -112,6 +115,13 @@ class _Connection:
                 while self._conversation.awaited:
                     await self._changed.park()
             self._scope.cancel()
+
+    def _has(self, rights: Rights) -> None:
+        """Its client comes with these rights: with others than before it listens anew."""
+        others = rights != self._rights and rights.digest != self._rights.digest
+        self._rights = rights
+        if others and self._hearing is not None:
+            self._hearing.cancel()
 
     async def end(self) -> None:
         """The session ends with its connection, and so does what is kept for a client whom it alone tells apart."""
@@ -230,7 +240,7 @@ class _Connection:
         while True:
             reply = await self._get(place)
             if isinstance(reply, Streaming):
-                place = await self._relay(reply.source) or place
+                place = await self._relay(reply.source, listens=True) or place
             elif reply.passing:
                 await trio.sleep(AGAIN)
             else:
@@ -245,12 +255,20 @@ class _Connection:
             headers[EVENT_HEADER] = place
         return await self._door.get(Get(self._endpoint, self._principal, headers, self._rights))
 
-    async def _relay(self, source: EventSource, exchange: dx.Exchange | None = None) -> str | None:
+    async def _hear(self, source: EventSource) -> bytes | None:
+        """More of what belongs to no request; None also where it is to be asked for with other rights."""
+        with trio.CancelScope() as self._hearing:
+            return await source.receive()
+        return None
+
+    async def _relay(
+        self, source: EventSource, exchange: dx.Exchange | None = None, *, listens: bool = False
+    ) -> str | None:
         """Brings a stream to its end; the id of its last event."""
         decoder = SseDecoder(2 * self._limits.message_bytes)
         place = None
         try:
-            while (chunk := await source.receive()) is not None:
+            while (chunk := await (self._hear(source) if listens else source.receive())) is not None:
                 for event in decoder.feed(chunk):
                     if event.data and exchange is not None:
                         await self._send_all(exchange, event.data)

@@ -8,7 +8,7 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from secrets import randbits
-from typing import Any, TypeAlias, assert_never
+from typing import Any, NamedTuple, TypeAlias, assert_never
 
 from msgspec import Raw, Struct
 from msgspec.structs import replace
@@ -232,7 +232,7 @@ class Gate:
             if parsed is None:
                 return Answer.refusing(errors.bad_event_id())
             stream, epoch, seq = parsed
-        reader = randbits(READER_BITS)
+        reader = _Reader(randbits(READER_BITS), get.rights)
         reply = await self._events(get, found, stream, epoch, seq, reader)
         if isinstance(reply, Failed) and _goes_on_nowhere(reply) and stream is not None and stream.startswith("g"):
             # SDK clients would try the same place again, and do without a stream then; so this one gets another, which
@@ -249,12 +249,12 @@ class Gate:
         return reply
 
     async def _events(
-        self, get: Get, session: Session, stream: str | None, epoch: int, seq: int, reader: int
+        self, get: Get, session: Session, stream: str | None, epoch: int, seq: int, reader: "_Reader"
     ) -> Reply | Failed | None:
         """What a session answers to a GET; why it can't go on with the stream; or None, as `_get`."""
         try:
             outcome = await session.call(
-                lambda reply: GetEvents(stream, epoch, seq, reply, reader, rights=get.rights),
+                lambda reply: GetEvents(stream, epoch, seq, reply, reader.number, rights=reader.rights),
                 self._services.limits.admission,
             )
         except errors.Refusal as refusal:
@@ -392,9 +392,9 @@ class Gate:
 
     # Streams, which stay with their connections when the session moves
 
-    def _held(self, reply: Any, where: Where, ids: Sequence[RequestId] = (), reader: int = 0) -> Reply:
-        """What a session has answered. `ids`: of the requests whose outcome a stream is to bring. `reader`: as in
-        `GetEvents`."""
+    def _held(self, reply: Any, where: Where, ids: Sequence[RequestId] = (), reader: "_Reader | None" = None) -> Reply:
+        """What a session has answered. `ids`: of the requests whose outcome a stream is to bring. `reader`: who has
+        asked for the stream; none: it is that of a POST."""
         if type(reply) is Answer:
             return reply
         if isinstance(reply, Feed):
@@ -402,13 +402,15 @@ class Gate:
         assert isinstance(reply, Streaming)
         return Streaming(self._hold(reply.source, where, ids, reader), reply.headers)
 
-    def _hold(self, source: Any, where: Where, ids: Sequence[RequestId], reader: int) -> HeldStream:
+    def _hold(self, source: Any, where: Where, ids: Sequence[RequestId], reader: "_Reader | None") -> HeldStream:
         def follow(source: Connection | Follower, owed: Owed) -> FollowedStream:
             return FollowedStream.after(source, self._services, where[0], self._search(where, reader), owed)
 
         return HeldStream(source, follow, ids)
 
-    def _search(self, where: Where, reader: int) -> Search:
+    def _search(self, where: Where, reader: "_Reader | None") -> Search:
+        number, rights = reader or _Reader()
+
         async def search(stream: str, epoch: int, seq: int) -> Feed | bool:
             """Where the stream goes on after this event; else whether it may be found later."""
             found = await self.find(*where)
@@ -416,7 +418,7 @@ class Gate:
                 return found.kind != "session_not_found"
             try:
                 outcome = await found.call(
-                    lambda reply: GetEvents(stream, epoch, seq, reply, reader, again=True),
+                    lambda reply: GetEvents(stream, epoch, seq, reply, number, again=True, rights=rights),
                     self._services.limits.admission,
                 )
             except errors.Refusal as refusal:
@@ -429,7 +431,7 @@ class Gate:
 
         return search
 
-    async def _begin(self, source: Follower | MailFeed, where: Where, reader: int) -> Reply | Failed:
+    async def _begin(self, source: Follower | MailFeed, where: Where, reader: "_Reader") -> Reply | Failed:
         """The rest of a stream, or why it can't be had."""
         follower = (
             source
@@ -452,6 +454,14 @@ class Gate:
             return Streaming(brings, marks=source.marks)
         self._services.telemetry.count("stagedoor_resumes_total", ("missed",))
         return failed
+
+
+class _Reader(NamedTuple):
+    """A connection of a client that has asked for a stream: `number` as `reader` of `GetEvents`, and with what rights
+    it did."""
+
+    number: int = 0
+    rights: Rights = NO_RIGHTS
 
 
 class _Letter(Struct, frozen=True):

@@ -227,7 +227,7 @@ class Endpoint(ABC):
 
     def again(self, effect: fx.Dispatch) -> None:
         """Makes a call anew: whether it may be made is decided again."""
-        self.leave(effect.call, lambda: self.dispatch(effect))
+        self.leave(effect.call, lambda: self.guard.asking(effect.rights, lambda: self.dispatch(effect)))
 
     @abstractmethod
     def dispatch(self, effect: fx.Dispatch) -> None:
@@ -270,10 +270,10 @@ class Endpoint(ABC):
             return
         if self.pinning is not None:
             message = self.pinning.worded(message)
-        if message.ok and self.services.table.value.policy is not None:
-            shown = self.guard.without_hidden(message.backend, message.payload)
-            message = replace(message, payload=shown) if shown is not message.payload else message
-        if self.merged is not None:
+        if self.services.table.value.policy is not None:
+            ruled = message
+            message = self.guard.asking(self.upstreams.rights.get(message.call), lambda: self._shown(ruled))
+        elif self.merged is not None:
             message = self.merged.exposed(message)
         call = message.call
         self.upstreams.over(call)
@@ -281,6 +281,13 @@ class Endpoint(ABC):
             self.upstreams.settle(message)
         else:
             self.pass_outcome(message)
+
+    def _shown(self, message: UpstreamOutcome) -> UpstreamOutcome:
+        """What the client may see of an outcome, in its words."""
+        if message.ok:
+            shown = self.guard.without_hidden(message.backend, message.payload)
+            message = replace(message, payload=shown) if shown is not message.payload else message
+        return message if self.merged is None else self.merged.exposed(message)
 
     def _held(self, message: UpstreamOutcome) -> bool:
         """Whether this call is not over: it waits for an account."""

@@ -91,8 +91,8 @@ class Guard:
         standing = self.standing
         return "" if standing is None else standing.key
 
-    def asking(self, rights: Rights, act: Callable[[], T]) -> T:
-        """Does something of which the outcome is for a request with these rights."""
+    def asking(self, rights: Rights | None, act: Callable[[], T]) -> T:
+        """Does something of which the outcome is for a request with these rights; None: it is not known with which."""
         before, self._asking = self._asking, rights
         try:
             return act()

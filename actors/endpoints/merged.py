@@ -7,6 +7,7 @@ from the shape of a name.
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias, assert_never
 
 import msgspec
@@ -177,7 +178,8 @@ class Merged:
         def looked() -> None:
             if effect.call in self._looking:
                 self._looking = without(self._looking, effect.call)
-                self._endpoint.leave(effect.call, lambda: self._route(effect, fresh=True))
+                route = partial(self._route, effect, fresh=True)
+                self._endpoint.leave(effect.call, lambda: self._endpoint.guard.asking(effect.rights, route))
 
         self.look(LOOKED_UP.get(effect.method, ()), looked, self._prefixed(effect) or "*")
 

@@ -30,6 +30,7 @@ from actors.protocol import payload as json
 from actors.protocol.messages import EMPTY, RequestId
 from actors.protocol.methods import LIST_CHANGED, METHODS, SET_LEVEL, SUBSCRIBE, UNSUBSCRIBE, UPDATED
 from actors.protocol.policy import shown_otherwise
+from actors.protocol.rights import Rights
 from actors.protocol.subjects import CALL
 from actors.protocol.table import TOOLS, BackendSpec, Table, replaced
 from actors.protocol.versions import LATEST_HANDSHAKE, MODERN, can_use
@@ -68,6 +69,11 @@ class SessionHost(Host, Protocol):
     @property
     def level(self) -> str | None:
         """The log level that the client chose, as in `Session`."""
+
+    @property
+    def listening(self) -> Rights | None:
+        """Of the token by which the stream was opened on which goes out what belongs to no request; None: there is no
+        such stream, or it is not known."""
 
     def save(self, fields: dict[str, bytes | None]) -> None:
         """Changes the session's record."""
@@ -443,12 +449,18 @@ class SessionEndpoint(Endpoint):
     def told(self, message: UpstreamNotification) -> None:
         """A notification of a server."""
         backend, method, params = message.backend, message.method, message.params
-        if self.news(backend, method) or (method == UPDATED and not self.guard.shows_update(backend, params)):
+        if self.news(backend, method) or (method == UPDATED and not self._updates(message)):
             return
         if self.merged is not None:
             params = self.tasks.exposed(backend, method, self.merged.notification(backend, method, params))
         now, as_is = self.host.ctx.now(), self.as_is(backend)
         self.host.event(ev.CallProgressed(backend, message.call, method, params, now, message.place, as_is))
+
+    def _updates(self, message: UpstreamNotification) -> bool:
+        """Whether whoever hears of it, on the stream of its call or on one of its own, may know of a resource."""
+        call, guard = message.call, self.guard
+        rights = self.host.listening if call is None else self.upstreams.rights.get(call)
+        return guard.asking(rights, lambda: guard.shows_update(message.backend, message.params))
 
     def asked(self, message: UpstreamRequest) -> None:
         """A request of a server."""

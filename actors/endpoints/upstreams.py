@@ -93,6 +93,7 @@ class Upstreams:
         "_wrong_era",
         "calls",
         "connections",
+        "rights",
         "server_infos",
         "waiters",
     )
@@ -101,6 +102,8 @@ class Upstreams:
         self.connections: dict[str, Ref] = EMPTY_TABLE
         self.server_infos: dict[str, ServerInfo] = EMPTY_TABLE
         self.calls: dict[int, str] = EMPTY_TABLE
+        self.rights: dict[int, Rights] = EMPTY_TABLE
+        """With what rights each was asked for that somebody asked for who has any."""
         self.waiters: dict[int, Waiter] = EMPTY_TABLE
         self._host = host
         self._endpoint = endpoint
@@ -301,6 +304,9 @@ class Upstreams:
         """It is not, or no more; where it was, if it was anywhere."""
         backend = self.calls.pop(call, None)
         self.calls = self.calls or EMPTY_TABLE
+        if self.rights:
+            self.rights.pop(call, None)
+            self.rights = self.rights or EMPTY_TABLE
         if self._former and (former := self._former.pop(call, None)) is not None:
             if former not in self._former.values() and former not in self.connections.values():
                 self._part(former)
@@ -331,6 +337,8 @@ class Upstreams:
             if upstream is None:
                 return False
         self.runs(call, backend)
+        if rights is not NO_RIGHTS:
+            self.rights = put(self.rights, call, rights)
         told = self._dialer.told
         caller = self._dialer.caller(backend, call) if told is None or backend in told else None
         upstream.reply(Call(self._host.ctx.ref, call, method, params, progress, caller, mends, version, rights))

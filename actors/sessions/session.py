@@ -33,7 +33,7 @@ from actors.endpoints.merged import ChangeDue
 from actors.endpoints.session_endpoint import SessionEndpoint
 from actors.machines.session import effects as fx
 from actors.machines.session import events as ev
-from actors.machines.session import losses, rebuild
+from actors.machines.session import losses, rebuild, streams
 from actors.machines.session import record as session_record
 from actors.machines.session.machine import FENCED, TABLE, step
 from actors.machines.session.state import TRANSITIONS, UNRECORDED, Client, Rules, ServerRequest, Session, SessionPhase
@@ -176,6 +176,7 @@ class SessionActor(Actor):
         "_moved",
         "_moving",
         "_numbers",
+        "_opened_with",
         "_parked",
         "_posts",
         "_quotas",
@@ -216,6 +217,8 @@ class SessionActor(Actor):
         self.principal = identity.principal
         self.rights: Rights = NO_RIGHTS
         """Those of the client's last message; of a session that came back, none until there is one."""
+        self._opened_with: dict[str, Rights] = EMPTY_TABLE
+        """By stream: with what rights a GET has asked for it."""
         self.services = services
         self.tree = tree
         self._quotas = quotas
@@ -236,8 +239,7 @@ class SessionActor(Actor):
         self._releases: dict[int, tuple[Callable[[], None], ...]] = EMPTY_TABLE
         """What is to be done with calls as soon as the record does not say that they were not sent."""
         self.running = Durations(services.telemetry, services.shown)
-        self._began = 0.0
-        self._active = 0.0
+        self._began = self._active = 0.0
         """When the client was last heard of."""
         self._watching = False
         self._parked: list[SessionMessage] | None = None
@@ -245,8 +247,7 @@ class SessionActor(Actor):
         self._given_back = False
         self._moved = False
         """The session is another's."""
-        self._draining = False
-        self._closing = False
+        self._draining = self._closing = False
         self._late: tuple[sm.PostMessages, ...] = ()
         """Of a session that is about to be given back: for its next owner."""
         self._moving: tuple[Reply, ...] | None = None
@@ -293,6 +294,17 @@ class SessionActor(Actor):
     def level(self) -> str | None:
         """The log level that the client chose."""
         return self._state.level
+
+    @property
+    def listening(self) -> Rights | None:
+        """As in `SessionHost`."""
+        name = streams.reader(self._state)
+        return self._opened_with.get(name) if name is not None else None
+
+    def _opened(self, stream: str, rights: Rights) -> None:
+        """A stream goes out on a connection that was asked for with these rights."""
+        opened = put(self._opened_with, stream, rights)
+        self._opened_with = {name: found for name, found in opened.items() if name in self._state.streams}
 
     def save(self, fields: Fields) -> None:
         """Changes the record. Before the handshake is over there is nothing to come back to, and nothing is written."""
@@ -850,6 +862,8 @@ class SessionActor(Actor):
             self._mark(effect.stream, tuple(operation.mark for operation in post.operations.values()))
         pending_replies = [m.id for m in post.messages if isinstance(m, Request)] if post is not None else []
         reader = gets[number].reader if number in gets else 0
+        if number in gets and gets[number].rights is not NO_RIGHTS:
+            self._opened(effect.stream, gets[number].rights)
 
         def opened(connection: Connection) -> None:
             # Perhaps after the end of the actor, which has dropped what it held.
@@ -868,6 +882,8 @@ class SessionActor(Actor):
         get = self._gets.pop(effect.connection, None)
         if get is None:
             return
+        if get.rights is not NO_RIGHTS:
+            self._opened(effect.stream, get.rights)
         connection, head = None, 0
         ending = effect.stream not in self._state.streams and self.recorder.holds(effect.stream)
         if effect.live or ending:

@@ -11,11 +11,13 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from actors.duplex import Duplex
 from actors.ports import NO_RIGHTS, Principal
 from actors.protocol.policy import Policy, Rule, Who, item
 from actors.protocol.rights import Rights
 from gateway.config.conditions import CelCondition
 from tests.support.door_client import Client, Pending, RpcError
+from tests.support.duplex_client import Wire
 from tests.support.harness import Gateway, open_gateway
 from tests.support.mcp_backend import Backend
 from tests.support.modern_client import ModernClient
@@ -440,6 +442,76 @@ async def test_links_to_what_is_hidden_are_not_in_results(era: str, autojump_clo
         client = await client_of(era, gateway, "")
         result = await client.call("tools/call", {"name": "alpha__read", "arguments": {}})
         assert [block.get("uri") for block in result["content"]] == ["alpha+test:///pub/a", None]
+
+
+OWN_RIGHTS = (
+    rule(allow=["alpha:*", "resource:alpha:test:///pub/*"]),
+    rule("policy[1]", who={"groups": ["dev"]}, allow=["resource:alpha:test:///priv/*"]),
+)
+
+
+@BOTH
+@ENDPOINTS
+async def test_links_in_a_result_are_those_that_its_own_request_may_see(
+    era: str, endpoint: str, autojump_clock: MockClock
+):
+    backend = alpha(held={"read"})
+    link = {"type": "resource_link", "uri": "test:///priv/b", "name": "x"}
+    content = {"content": [link, {"type": "text", "text": "done"}]}
+    async with open_gateway(backend, groups={"group": ("alpha",)}) as gateway:
+        enforce(gateway, *OWN_RIGHTS)
+        client = await client_of(era, gateway, endpoint, DEV)
+        for before, after, kinds in ((DEV, OPS, ["resource_link", "text"]), (OPS, DEV, ["text"])):
+            client.rights = before
+            called = client.begin("tools/call", {"name": named(endpoint, "read"), "arguments": {}})
+            request = await backend.next()
+            client.rights = after
+            await client.call("tools/list")
+            request.result(content)
+            assert [block["type"] for block in (await called.result())["content"]] == kinds
+
+
+async def test_a_get_stream_tells_what_the_token_that_opened_it_may_see(autojump_clock: MockClock):
+    backend = alpha()
+    private, public = {"uri": "test:///priv/b"}, {"uri": "test:///pub/a"}
+    async with open_gateway(backend) as gateway:
+        enforce(gateway, *OWN_RIGHTS)
+        client = await legacy(gateway, "alpha", DEV)
+        await client.call("resources/subscribe", private)
+        for opens, asks, told in ((OPS, DEV, public), (DEV, OPS, private)):
+            client.rights = opens
+            stream = client.listen()
+            await trio.sleep(1)
+            client.rights = asks
+            await client.call("tools/list")
+            backend.upstream.notify("notifications/resources/updated", private)
+            backend.upstream.notify("notifications/resources/updated", public)
+            assert (await stream.next("notifications/resources/updated"))["params"] == told
+            stream.drop()
+            await trio.sleep(1)
+
+
+async def test_a_channel_listens_with_the_rights_that_its_client_came_with_last(autojump_clock: MockClock):
+    backend = alpha()
+    private, public = {"uri": "test:///priv/b"}, {"uri": "test:///pub/a"}
+    async with open_gateway(backend) as gateway:
+        enforce(gateway, *OWN_RIGHTS)
+        wire = Wire()
+        wire.rights = DEV
+        gateway.nursery.start_soon(Duplex(gateway.door, gateway.services.limits), wire, "alpha", ANN)
+        await wire.initialize()
+        await wire.call(1, "resources/subscribe", private)
+        for id, (rights, told) in enumerate(((DEV, [private, public]), (OPS, [public]), (DEV, [private, public])), 2):
+            wire.rights = rights
+            await wire.call(id, "tools/list")
+            await trio.sleep(5)
+            wire.got.clear()
+            backend.upstream.notify("notifications/resources/updated", private)
+            backend.upstream.notify("notifications/resources/updated", public)
+            await trio.sleep(5)
+            updated = [m["params"] for m in wire.got if m.get("method") == "notifications/resources/updated"]
+            assert updated == told
+        wire.hang_up()
 
 
 async def test_a_method_that_nobody_here_knows_counts_as_a_tool_of_its_name(autojump_clock: MockClock):
