@@ -22,7 +22,7 @@ from gateway.http.routes import Health, IssuerMetadata, Mcp, Messages, Metadata,
 from gateway.http.security import Gate, Security
 from gateway.http.sse_channel import PARAMETER, Post, said, serve_sse
 from gateway.http.sse_stream import send_stream
-from gateway.http.standing import LimitedSource, Standing
+from gateway.http.standing import UNKNOWN, LimitedSource, Standing
 from gateway.observability.access import Access
 
 _ALLOW = ("Allow", "GET, POST, DELETE, OPTIONS")
@@ -106,9 +106,21 @@ class McpApp:
         self._gate = Gate(security)
         self._authorization = authorize(self._gate)
 
-    def _standing(self, asker: Asker) -> Standing:
+    def _standing(self, asker: Asker, scope: Scope) -> Standing:
         """How long what he begins now may go on: by the configuration that is in force then."""
-        return Standing(asker, self._withdrawn, self._wall)
+        told_by = self._authorization
+
+        async def again() -> Asker | Answer | None:
+            nonlocal told_by
+            now = self._authorization
+            if told_by is now:
+                return None
+            found = await now.admit(scope, header_map(scope["headers"]), self._target(scope))
+            if not isinstance(found, Answer) or found.status != UNKNOWN:
+                told_by = now
+            return found
+
+        return Standing(asker, self._withdrawn, self._wall, again)
 
     def _withdrawn(self, asker: Asker) -> bool:
         return self._authorization.withdrawn(asker)
@@ -130,7 +142,7 @@ class McpApp:
         if isinstance(reply, Opening):
             self.streams += 1
             try:
-                standing = self._standing(reply.asker)
+                standing = self._standing(reply.asker, scope)
                 await serve_sse(
                     send,
                     reply.post,
@@ -179,7 +191,7 @@ class McpApp:
         self._answered("GET", 101)
         self.streams += 1
         try:
-            standing = self._standing(asker)
+            standing = self._standing(asker, scope)
             await serve_websocket(scope, receive, send, converse, endpoint, asker, standing, self._limits, self.room)
         finally:
             self.streams -= 1
@@ -261,7 +273,7 @@ class McpApp:
             self.calls -= 1
         if isinstance(reply, Answer):
             return self._stepping_up(reply, target) if reply.status == 403 else reply
-        source = LimitedSource(reply.source, self._standing(asker), expires=method == "GET")
+        source = LimitedSource(reply.source, self._standing(asker, scope), expires=method == "GET")
         return Streaming(source, reply.headers)
 
     def _stepping_up(self, answer: Answer, target: Mcp) -> Answer:

@@ -50,7 +50,7 @@ async def serve_websocket(
     until it is received here."""
     subprotocol = SUBPROTOCOL if scope["subprotocols"] else None
     await send({"type": "websocket.accept", "subprotocol": subprotocol, "headers": [], "room": room})
-    channel = WebSocketChannel(receive, send, scope["heard"], limits.keep_alive, asker.rights, standing, peer_of(scope))
+    channel = WebSocketChannel(receive, send, scope["heard"], limits.keep_alive, standing, peer_of(scope))
     await converse(channel, endpoint, asker.principal)
     if standing.over:
         await send({"type": "websocket.close", "code": NOT_ALLOWED, "reason": "the token is not good any more"})
@@ -60,7 +60,7 @@ async def serve_websocket(
 
 class WebSocketChannel:
     """Implements `Channel`. A peer of which nothing was heard between two pings is gone. All that it says it says with
-    the rights of the token that opened the connection."""
+    the rights of the token that opened the connection, as the configuration in force has them."""
 
     def __init__(
         self,
@@ -68,35 +68,36 @@ class WebSocketChannel:
         send: Send,
         heard: Callable[[], float],
         keep_alive: float,
-        rights: Rights,
         standing: Standing,
         peer: str = "",
     ) -> None:
         self._standing = standing
         self.peer = peer
-        self.rights = rights
         self._receive = receive
         self._send = send
         self._heard = heard
         self._keep_alive = keep_alive
         self._pinged: float | None = None
 
+    @property
+    def rights(self) -> Rights:
+        return self._standing.rights
+
     async def receive(self) -> bytes | None:
         while not self._standing.over:
+            message = None
             with trio.move_on_after(min(self._keep_alive, self._standing.left)):
                 message = await self._receive()
+            await self._standing.others()
+            if message is not None:
                 if message["type"] != "websocket.receive":
                     raise HungUp
-                return self._looked_at(bytes(message["text"].encode()))
+                return None if self._standing.over else bytes(message["text"].encode())
             if self._pinged is not None and self._heard() < self._pinged:
                 raise HungUp
             self._pinged = trio.current_time()
             await self._send({"type": "websocket.ping"})
         return None  # what is under way is answered still
-
-    def _looked_at(self, message: bytes) -> bytes | None:
-        """What comes without a good token is not."""
-        return None if self._standing.over else message
 
     async def send(self, message: bytes) -> None:
         if not self._standing.withdrawn:

@@ -1,23 +1,61 @@
 """How long what was begun with a token may go on: until the token ends, or its bearer's access is taken away."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from math import inf
 from time import time
+from typing import Final, TypeAlias
 
 import trio
 
-from actors.ports import Asker, EventSource, Rights
+from actors.ports import Answer, Asker, EventSource, Rights
+
+Again: TypeAlias = Callable[[], Awaitable[Asker | Answer | None]]
+"""Who it is by the configuration in force; None: that is the one by which it was told last. An answer: nobody any more,
+or (503) it can't be told."""
+
+
+UNKNOWN: Final = 503
+"""The status of an answer to whom that can't be told at the moment."""
+
+
+async def _as_before() -> None:
+    return None
 
 
 class Standing:
     """Of one connection. `withdrawn` says whether the access of somebody was taken away since; `wall` is the wall
     clock, by which tokens end."""
 
-    def __init__(self, asker: Asker, withdrawn: Callable[[Asker], bool], wall: Callable[[], float] = time) -> None:
+    def __init__(
+        self,
+        asker: Asker,
+        withdrawn: Callable[[Asker], bool],
+        wall: Callable[[], float] = time,
+        again: Again = _as_before,
+    ) -> None:
         self._asker = asker
         self._withdrawn = withdrawn
         self._wall = wall
+        self._again = again
+        self._refused = False
         self._ends = asker.rights.ends
+
+    @property
+    def rights(self) -> Rights:
+        """What its token gives, by the configuration by which that was looked at last."""
+        return self._asker.rights
+
+    async def others(self) -> bool:
+        """Whether its token gives other rights than before, since another configuration is in force."""
+        found = await self._again()
+        if found is None or (isinstance(found, Answer) and found.status == UNKNOWN):
+            return False
+        if isinstance(found, Answer) or found.principal != self._asker.principal:
+            self._refused = True
+            return True
+        before, self._asker = self._asker.rights, found
+        self._ends = found.rights.ends
+        return before.digest != found.rights.digest
 
     def renewed(self, rights: Rights) -> None:
         """Its bearer came with another token."""
@@ -37,12 +75,13 @@ class Standing:
     @property
     def withdrawn(self) -> bool:
         """Whether the bearer has no access any more."""
-        return self._withdrawn(self._asker)
+        return self._refused or self._withdrawn(self._asker)
 
 
 class LimitedSource:
     """A stream that ends when its standing does: cleanly, so that whoever has a fresh token goes on after the last
-    event. `expires`: also with the token; the answer to a request may come later."""
+    event. `expires`: also with the token, and where that gives other rights by another configuration; the answer to a
+    request may come later."""
 
     def __init__(self, source: EventSource, standing: Standing, *, expires: bool) -> None:
         self._source = source
@@ -52,7 +91,8 @@ class LimitedSource:
     async def receive(self) -> bytes | None:
         """As in `EventSource`. It is asked again at each keep-alive comment; what comes after the access was taken away
         is not passed on."""
-        if self._standing.withdrawn or (self._expires and self._standing.over):
+        others = self._expires and await self._standing.others()
+        if others or self._standing.withdrawn or (self._expires and self._standing.over):
             return None
         data: bytes | None = None
         with trio.move_on_after(max(0.0, self._standing.left) if self._expires else inf):

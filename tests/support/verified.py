@@ -14,11 +14,13 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import trio
 
 from actors.duplex import Duplex
+from actors.ports import Rights
 from actors.protocol.issuers import Issuer
 from actors.protocol.table import Limits
 from gateway.http.app import McpApp
@@ -61,7 +63,12 @@ class Site:
         self.http = AsgiHttp(self.app, self.nursery)
         self.admit()
 
-    def admit(self, tokens: Mapping[str, str] | None = None, issuers: Sequence[Issuer] = (Issuer(ISSUER),)) -> None:
+    def admit(
+        self,
+        tokens: Mapping[str, str] | None = None,
+        issuers: Sequence[Issuer] = (Issuer(ISSUER),),
+        rights: Mapping[str, Rights] = MappingProxyType({}),
+    ) -> None:
         """Lets these in from now on."""
         verifier = TokenVerifier(
             issuers, self.idp, self.nursery, self.gateway.log, self.gateway.telemetry, trio.current_time
@@ -69,7 +76,7 @@ class Site:
         resource = Resource(BASE, tuple(one.issuer for one in issuers))
         both = {"resource": resource, "verifier": verifier} if issuers else {}
         authorize = partial(Authorization, revocations=self.revoked, **both)  # type: ignore[arg-type]
-        self.app.admit(Security("127.0.0.1", tokens=tokens), authorize)
+        self.app.admit(Security("127.0.0.1", tokens=tokens, rights=rights), authorize)
 
     def token(self, user: str, seconds: float = 600, **claims: Any) -> str:
         """A good one."""

@@ -5,12 +5,15 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import trio
 
+from actors.ports import Rights
 from actors.protocol.issuers import Issuer
+from actors.protocol.policy import Policy, Rule, Who, item
 from actors.protocol.rights import SKEW, principal_id
 from actors.protocol.table import Limits
 from tests.support.harness import open_gateway
@@ -228,3 +231,71 @@ async def test_16_a_revoked_user_comes_again_with_a_newer_token_only(autojump_cl
         await trio.sleep(SKEW + 1)
         assert (await at.socket("/ws/alpha", old)).status == 401
         assert (await at.socket("/ws/alpha", at.token("ann"))).status == 101
+
+
+# It gives other rights, by another configuration
+
+BOTH = Policy(
+    tuple(
+        Rule(f"policy[{place}]", Who(groups=frozenset({group})), allow=(item(allowed),))
+        for place, (group, allowed) in enumerate((("dev", "alpha:*"), ("ops", "alpha:echo"), ("ops", "resource:*:*")))
+    )
+)
+BY_TOKEN = {group: {"ci": Rights("static:", "ci", groups=frozenset({group}))} for group in ("dev", "ops")}
+BY_ISSUER = {claim: (Issuer(ISSUER, groups=((claim,),)),) for claim in ("groups", "roles")}
+
+
+def other_groups_of_a_token(at: Site, group: str) -> str:
+    at.admit(tokens={"ci": "ci-token"}, rights=BY_TOKEN[group])
+    return "ci-token"
+
+
+def another_claim_of_an_issuer(at: Site, group: str) -> str:
+    at.admit(issuers=BY_ISSUER["groups" if group == "dev" else "roles"])
+    return at.token("ann", 100_000, groups=["dev"], roles=["ops"])
+
+
+GIVERS = {f.__name__: f for f in (other_groups_of_a_token, another_claim_of_an_issuer)}
+
+
+@pytest.mark.parametrize("give", GIVERS.values(), ids=GIVERS)
+async def test_what_is_open_has_the_rights_of_its_token_by_the_configuration_in_force(
+    autojump_clock: Any, site: Open, give: Callable[[Site, str], str]
+) -> None:
+    async with site() as (at, _):
+        at.gateway.change(policy=BOTH)
+        token = give(at, "dev")
+        socket, client = await at.socket("/ws/alpha", token), await connected(at, token)
+        await socket.initialize()
+        stream = await client.listen()
+
+        async def names() -> list[list[str]]:
+            listed = (await socket.ask(7, "tools/list"))["result"], await client.request("tools/list")
+            return [[tool["name"] for tool in one["tools"]] for one in listed]
+
+        assert await names() == [["echo", "slow"]] * 2
+        give(at, "dev")  # as it was
+        await trio.sleep(2 * KEEP_ALIVE)
+        assert not stream.exchange.ended
+        give(at, "ops")
+        assert await names() == [["echo"]] * 2
+        await trio.sleep(2 * KEEP_ALIVE)
+        assert (stream.exchange.ended, socket.over.is_set()) == (True, False)
+        assert await (await client.listen()).exchange.head() == 200
+
+
+async def test_what_is_open_goes_on_while_nobody_can_tell_what_its_token_gives(autojump_clock: Any, site: Open) -> None:
+    async with site() as (at, _):
+        at.gateway.change(policy=BOTH)
+        socket = await at.socket("/ws/alpha", another_claim_of_an_issuer(at, "dev"))
+        await socket.initialize()
+        at.idp.away = True
+        at.admit(issuers=(replace(BY_ISSUER["roles"][0], jwks_uri=f"{ISSUER}/elsewhere"),))
+        assert len((await socket.ask(1, "tools/list"))["result"]["tools"]) == 2
+        at.idp.away = False
+        another_claim_of_an_issuer(at, "ops")
+        assert len((await socket.ask(2, "tools/list"))["result"]["tools"]) == 1
+        at.admit(issuers=(replace(BY_ISSUER["roles"][0], algorithms=("ES512",)),))
+        socket.say(3, "tools/list")
+        await socket.over.wait()
+        assert socket.closed == 1008
