@@ -365,7 +365,7 @@ class SessionEndpoint(Endpoint):
         if upstream is not None:
             upstream.reply(Notified(method, params))
 
-    def answer(self, backend: str, id: RequestId, ok: bool, payload: Raw) -> None:
+    def answer(self, backend: str, id: RequestId, ok: bool, payload: Raw, unheard: bool = False) -> None:
         """The outcome of a server's request, in the words of its revision; or of ours."""
         if isinstance(id, str) and self.connecting.answered(id, ok, payload):
             return
@@ -383,7 +383,7 @@ class SessionEndpoint(Endpoint):
         if ok and method is not None and version is not None and not self.as_is(backend):
             ok, payload = translate.answer(method, ok, payload, version)
         payload = self.tasks.answered(backend, method, payload) if ok else payload
-        upstream.reply(AnswerGiven(id, ok, payload))
+        upstream.reply(AnswerGiven(id, ok, payload, unheard))
 
     # The log level
 

@@ -18,7 +18,7 @@ from actors.endpoints.host import ASKABLE, Tree, name_of, profile_of, whose_conn
 from actors.machines.modern import input_required, request_state
 from actors.machines.modern import suspended_calls as ev
 from actors.machines.upstream.events import AnswerGiven, ServerInfo, Wanted
-from actors.machines.upstream.legacy_calls import failure
+from actors.machines.upstream.legacy_calls import ROOTS, failure
 from actors.machines.upstream.legacy_state import Profile
 from actors.pools import letters
 from actors.pools import messages as pm
@@ -28,6 +28,7 @@ from actors.protocol import capabilities, errors, meta, translate
 from actors.protocol import payload as json
 from actors.protocol.capabilities import LEVELS, ClientBits
 from actors.protocol.messages import EMPTY, base36
+from actors.protocol.meta import RELATED_TASK_KEY
 from actors.protocol.methods import METHODS, SET_LEVEL, SUBSCRIBE, UNSUBSCRIBE
 from actors.protocol.table import BackendSpec, Replaced, relates, same_server
 from actors.protocol.versions import LATEST_HANDSHAKE, MODERN
@@ -56,6 +57,7 @@ GRACE = 5.0
 """Seconds within which a server must answer a ping after a call was given up."""
 WAIT = 30.0
 """Seconds after which a call that waits for a connection looks whether there is any hope."""
+RELATED = RELATED_TASK_KEY.encode()
 LENT = frozenset({"roots", *ASKABLE})
 """What a client can be asked in the course of a call."""
 
@@ -471,7 +473,8 @@ class PoolActor(Evictable):
             of = whose_connection(spec, self._key.principal)
             return profile_of(None, frozenset(), epoch, self._services.identity, principal=of)
         declared, whose = capabilities.declare(bits), name_of(self._key.principal)
-        return Profile(declared, self._introduced(), may_ask(spec, bits), base36(epoch), principal=whose)
+        serialized = may_ask(spec, bits)
+        return Profile(declared, self._introduced(), serialized, base36(epoch), principal=whose, needs_call=True)
 
     def _introduced(self) -> Raw:
         own = Raw(self._services.identity)
@@ -552,11 +555,16 @@ class PoolActor(Evictable):
     def _asked(self, message: um.UpstreamRequest) -> None:
         """A server request: its call is suspended, or it is answered at once."""
         connection = self._of(message.upstream)
-        number = message.call if message.call is not None else self._raiser(message.method, connection)
+        number = message.call if message.call is not None else self._raiser(message, connection)
+        if message.doubtful and message.call is None:
+            self._refuse_doubtful(message, number)
+            return
         call = self._calls.get(number) if number is not None else None
         if number is None or call is None:
             message.upstream.reply(AnswerGiven(message.id, *ev.unasked(message.method)))
             return
+        if not (self._relates and (message.call is not None or message.method == ROOTS)):
+            self._remember_asking()
         found = ev.for_client(call.call.method, self._key.bits, message.method, message.params)
         if isinstance(found, Raw) and self._asking + len(found) > QUESTIONS_BYTES:
             found = (False, errors.internal("too much is being asked of this client", reason="too_many").raw)
@@ -566,18 +574,44 @@ class PoolActor(Evictable):
         else:
             message.upstream.reply(AnswerGiven(message.id, *found))
 
+    def _refuse_doubtful(self, message: um.UpstreamRequest, raiser: int | None) -> None:
+        """It may belong to a call that was cancelled, and is put to nobody in the name of another. While none runs but
+        one that was, it is that one's."""
+        self._remember_asking()
+        held = self._state.held.get(raiser) if raiser is not None else None
+        if held is not None and held.phase is ev.Phase.SETTLING:
+            answer = ev.abandoned(message.method)
+        else:
+            answer = (False, ev.doubtful().raw)
+            self._drop("doubtful_request")
+            self._services.log.warning("backend_request_refused", backend=self._backend, method=message.method)
+        message.upstream.reply(AnswerGiven(message.id, *answer, unheard=True))
+
+    def _remember_asking(self) -> None:
+        spec = self._services.table.value.backends.get(self._backend)
+        if spec is not None:
+            self._tree.eras.found_asking(spec)
+
+    @property
+    def _relates(self) -> bool:
+        """Whether what the server says tells the call it belongs to."""
+        return relates(self._tree.eras.settled(self._spec).target)
+
     @property
     def _asking(self) -> int:
         """Bytes of what has no answer yet."""
         return sum(len(q.params) for held in self._state.held.values() for q in held.open.values())
 
-    def _raiser(self, method: str, connection: PooledConnection | None) -> int | None:
+    def _raiser(self, message: um.UpstreamRequest, connection: PooledConnection | None) -> int | None:
         """The call on a connection that a server request without one belongs to, if there is but one that may have
         raised it. Official SDKs ask for roots on the stream that belongs to no call. The answer is the same
-        whichever call wanted it, so the newest that runs is asked; nothing else is ever guessed."""
+        whichever call wanted it, so the newest that runs is asked; nothing else is ever guessed. What says that it is
+        of a task is of no call here, or would have come with it."""
+        if json.mentions(message.params, RELATED):
+            return None
         over = connection.number if connection is not None else 0
         able = [number for number, call in self._calls.items() if call.connection == over and call.may_ask_back]
-        if method == "roots/list" and len(able) > 1:
+        if message.method == ROOTS and len(able) > 1:
             able = [max((number for number in able if self._calls[number].owner is not None), default=able[0])]
         return able[0] if len(able) == 1 else None
 
@@ -606,7 +640,7 @@ class PoolActor(Evictable):
         wanting = self._wanting(connection.number) if connection is not None else []
         if message.call is not None:
             wanting = [call for call in wanting if call is self._calls.get(message.call)]
-        elif relates(self._tree.eras.settled(self._spec).target):
+        elif self._relates:
             wanting = []
         return wanting[0].owner if len(wanting) == 1 else None
 

@@ -829,7 +829,7 @@ class SessionActor(Actor):
             case fx.NotifyBackend():
                 self.endpoint.tell(effect.backend, effect.method, effect.params)
             case fx.AnswerBackend():
-                self.endpoint.answer(effect.backend, effect.id, effect.ok, effect.payload)
+                self.endpoint.answer(effect.backend, effect.id, effect.ok, effect.payload, effect.unheard)
             case fx.UseLevel():
                 self.endpoint.use_level(effect.level)
             case fx.StartServerRequestClock():

@@ -589,7 +589,8 @@ class Connection(Actor):
             told = (effect.reason, effect.message, effect.diagnostics, effect.ran, self._account)
             self._backends.reply(Failure(self._backend, *told))
         else:
-            self._services.log.debug("link_down", backend=self._backend, reason=effect.reason, detail=effect.message)
+            log = self._services.log.info if effect.reason == ev.REPLACED else self._services.log.debug
+            log("link_down", backend=self._backend, reason=effect.reason, detail=effect.message)
         for ref in self._subscribers.members:
             ref.reply(UpstreamDown(self._me, self._backend, effect.message, effect.payload))
         if self._former:

@@ -3,7 +3,7 @@
 A client of either era is served in its own if the backend speaks it. Whoever connects finds out: in the handshake era
 by `initialize`, in the other by `server/discover`. A verdict holds for the target that is configured (2026-07-28
 versioning), until something contradicts it; it is one value for the whole tree. So is what has shown which transport
-a server has.
+a server has, and whether it asks in the course of calls.
 """
 
 from dataclasses import dataclass, field, replace
@@ -41,6 +41,8 @@ class _Known:
     """It is reached by a URL, and has HTTP+SSE there, which has no other era than that of sessions."""
     handshake: float | None = None
     """Seconds from the start of a connection until the handshake was over: how long this server takes to start."""
+    asks: bool = False
+    """It has asked something of a client, and nothing but the calls that ran said for which."""
 
     @property
     def neither(self) -> bool:
@@ -112,6 +114,14 @@ class Eras:
         more."""
         if isinstance(spec.target, HttpTarget):
             self._of(spec).sse = speaks
+
+    def asks(self, spec: BackendSpec) -> bool:
+        """Whether it is known to ask in the course of calls, and not to say of which."""
+        return self._of(spec).asks
+
+    def found_asking(self, spec: BackendSpec) -> None:
+        """It has done so."""
+        self._of(spec).asks = True
 
     def settled(self, spec: BackendSpec) -> BackendSpec:
         """With the target that it was found to be."""

@@ -172,7 +172,9 @@ class LegacyUpstream(Connection):
         self._calls.forget(key)
         self._subscribers.subscribed(key, False)
         if self._driver is None or not self._driver.cancel(key, reason):
-            self._step(ev.Abandoned(key, reason))
+            spec = self._configured if self._profile.needs_call else None
+            asks = spec is not None and self._eras is not None and self._eras.asks(spec)
+            self._step(ev.Abandoned(key, reason, asks))
 
     def _joined(self, join: Join) -> None:
         """What changes at the backend is told to all."""
@@ -344,9 +346,8 @@ class LegacyUpstream(Connection):
         if target is None or self._subscribers.shared:
             self._step(ev.AnswerGiven(effect.id, False, errors.method_not_found(effect.method).raw))
         else:
-            target.reply(
-                UpstreamRequest(self._me, self._backend, call, effect.id, effect.method, effect.params, effect.place)
-            )
+            asked = (call, effect.id, effect.method, effect.params, effect.place, effect.doubtful)
+            target.reply(UpstreamRequest(self._me, self._backend, *asked))
 
     def _withdraw(self, effect: ev.Withdraw) -> None:
         for ref in self._subscribers.members:

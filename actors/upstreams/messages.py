@@ -138,7 +138,7 @@ class UpstreamAwaited(Struct, frozen=True):
 
 
 class UpstreamRequest(Struct, frozen=True):
-    """The backend asks; `call` as far as known."""
+    """The backend asks; `call` as far as known. `doubtful`: it may belong to one that is over."""
 
     upstream: Ref
     backend: str
@@ -147,6 +147,7 @@ class UpstreamRequest(Struct, frozen=True):
     method: str
     params: Raw
     place: Place | None = None
+    doubtful: bool = False
 
 
 class UpstreamWithdrew(Struct, frozen=True):

@@ -179,7 +179,8 @@ async def test_a_client_that_leaves_has_its_call_cancelled_and_its_questions_ans
         await request.cancelled.wait()
         assert not client.answers(call)
         assert await client.text(client.tool("echo")) == "alpha: echo"
-        assert len(it.backend.upstreams) == 1
+        # Over stdio it could ask for that call in the name of the next one.
+        assert len(it.backend.upstreams) == (2 if kind == "stdio" else 1)
 
 
 @pytest.mark.parametrize("kind", ["stdio", "http"])
@@ -335,7 +336,7 @@ async def test_a_call_that_is_suspended_for_long_gives_way_to_one_that_waits(aut
         assert (await other.outcome(other.tool("echo"))).ok
         assert (await asked.outcome())["result"] == {"action": "cancel"}
         assert (await client.error(client.accept(suspended)))["code"] == -32602
-        assert len(it.backend.upstreams) == 1
+        assert len(it.backend.upstreams) == 2, "one after the other: it could still ask for the call that gave way"
         assert it.pools.suspended.total == 0
 
 

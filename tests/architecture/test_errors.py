@@ -6,7 +6,15 @@ from pathlib import Path
 
 from tests.architecture.source import below, none, tree
 
-TO_SERVERS = {"call_ended", "too_many", "no_client", "session_ended", "content_not_expressible", "no_answer"}
+TO_SERVERS = {
+    "call_ended",
+    "doubtful",
+    "too_many",
+    "no_client",
+    "session_ended",
+    "content_not_expressible",
+    "no_answer",
+}
 """Reasons of errors that a server gets for a question of its own: nothing was to be executed."""
 OF_A_QUESTION = Path("actors/machines/session/server_requests.py")
 

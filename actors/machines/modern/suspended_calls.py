@@ -453,7 +453,7 @@ def _asked(calls: Calls, event: ServerRequested, held: Held) -> Step:
 
 
 def _asked_late(event: ServerRequested, held: Held | None) -> Effects:
-    return [Answer(held.line if held is not None else 0, event.id, event.method, *_abandoned(event.method))]
+    return [Answer(held.line if held is not None else 0, event.id, event.method, *abandoned(event.method))]
 
 
 def _withdrawn(calls: Calls, event: Withdrawn) -> Step:
@@ -548,7 +548,7 @@ def _give_up(calls: Calls, call: int, held: Held, cause: str, reason: str) -> St
     """Nobody waits for the call: the backend is told, and what it asked is answered. What it has its turn for is
     waited for, since a server request that it still raises would pass for another call's."""
     effects: Effects = [
-        Answer(held.line, question.id, question.method, *_abandoned(question.method)) for question in held.open.values()
+        Answer(held.line, question.id, question.method, *abandoned(question.method)) for question in held.open.values()
     ]
     effects.append(Cancel(held.line, call, reason))
     held = replace(moved(held, cause), owner=None, open={})
@@ -593,7 +593,7 @@ Refusal: TypeAlias = tuple[bool, Raw]
 """What the backend is told if nobody is asked: a result, or the JSON-RPC error object instead of it."""
 
 
-def _abandoned(method: str) -> Refusal:
+def abandoned(method: str) -> Refusal:
     """Of a call that was given up, or whose client did not come back."""
     other = errors.internal("the call that raised this request was given up", reason="call_ended")
     return _refusal(method, "the client is gone", other)
@@ -603,6 +603,12 @@ def unasked(method: str) -> Refusal:
     """Of no call, or of one during which nobody can be asked: there is no way to a modern client. (An empty
     list of roots would be a statement.)"""
     return _refusal(method, "no call is there to carry this request", errors.method_not_found(method))
+
+
+def doubtful() -> errors.ProtocolError:
+    """Of nobody knows which call: one that was cancelled may still ask."""
+    text = "it can't be told which call raised this request: one that was cancelled has no answer"
+    return errors.internal(text, reason="doubtful")
 
 
 def _refusal(method: str, why: str, other: errors.ProtocolError) -> Refusal:

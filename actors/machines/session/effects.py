@@ -146,13 +146,14 @@ class NotifyBackend(Struct, frozen=True):
 
 class AnswerBackend(Struct, frozen=True):
     """The outcome of a backend's request; `id` is the backend's own. `method`: of that request, where it had reached
-    the client."""
+    the client. `unheard`: there was no stream to carry it."""
 
     backend: str
     id: RequestId
     ok: bool
     payload: Raw
     method: str = ""
+    unheard: bool = False
 
 
 class Release(Struct, frozen=True):

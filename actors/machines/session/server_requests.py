@@ -187,7 +187,8 @@ def _fail(session: Session, server_request_id: str, ask: ServerRequest, told: st
     """The client is told that it need not answer, the backend that nobody will."""
     error = errors.internal(message, reason=reason).raw
     session, effects = _withdraw(session, server_request_id, ask, told)
-    return session, [*effects, fx.AnswerBackend(ask.backend, ask.id, False, error, ask.method)]
+    unheard = ask.stream is None
+    return session, [*effects, fx.AnswerBackend(ask.backend, ask.id, False, error, ask.method, unheard)]
 
 
 def withdrawn(session: Session, event: ev.ServerRequestWithdrawn) -> Step:

@@ -22,6 +22,8 @@ UNSENT_MAX: Final = 256
 some are dropped, and counted."""
 UNSENT_BYTES: Final = 16 * 1024 * 1024
 """The same, in bytes; one alone may have more."""
+REPLACED: Final = "replaced"
+"""Why a connection is down that was given up for another one, since whose its requests are can't be told."""
 
 
 NO_MEMBERS: Final = Raw(b"{}")
@@ -71,18 +73,21 @@ class Wanted(Struct, frozen=True):
 
 
 class Abandoned(Struct, frozen=True):
-    """Nobody waits for this call any more; the backend is told so."""
+    """Nobody waits for this call any more; the backend is told so. `asks`: it is known to ask in the course of calls,
+    and its client can be asked nowhere else."""
 
     call: CallKey
     reason: str
+    asks: bool = False
 
 
 class AnswerGiven(Struct, frozen=True):
-    """The outcome of a request of the backend."""
+    """The outcome of a request of the backend. `unheard`: nobody could be asked."""
 
     id: RequestId
     ok: bool
     payload: Raw
+    unheard: bool = False
 
 
 class Notified(Struct, frozen=True):
@@ -312,13 +317,15 @@ class Entrust(Struct, frozen=True):
 
 
 class ServerRequest(Struct, frozen=True):
-    """The backend asks something of the client, in the course of `call` if that is known."""
+    """The backend asks something of the client, in the course of `call` if that is known. `doubtful`: it may belong to
+    one that is over."""
 
     call: CallKey | None
     id: RequestId
     method: str
     params: Raw
     place: Place | None = None
+    doubtful: bool = False
 
 
 class Withdraw(Struct, frozen=True):

@@ -49,6 +49,7 @@ SERVER_INFO_BYTES: Final = 1024 * 1024
 part of it.)"""
 CAPABILITIES_BYTES: Final = 64 * 1024
 """Of its capabilities, which are kept as values."""
+NONE: Final[frozenset[RequestId]] = frozenset()
 
 
 def step(upstream: Upstream, event: ev.UpstreamEvent) -> Step:
@@ -56,7 +57,11 @@ def step(upstream: Upstream, event: ev.UpstreamEvent) -> Step:
     handler = TABLE.get((upstream.phase, type(event)))
     if handler is None:
         return upstream, [ev.Count(f"{type(event).__name__} while {upstream.phase.value}")]
-    return handler(upstream, event)
+    upstream, effects = handler(upstream, event)
+    if upstream.to_replace and upstream.rests:
+        upstream, more = _replaced(upstream)
+        effects = [*effects, *more]
+    return upstream, effects
 
 
 # A connection is wanted --------------------------------------------------------------------------------------
@@ -351,7 +356,7 @@ def _end_calls(upstream: Upstream, reason: str, message: str, diagnostics: Diagn
     effects += [ev.Withdraw(id) for id in upstream.asked]
     effects += [ev.Count("unsaid") for _ in upstream.unsent]
     upstream = replace(upstream, pending=EMPTY_MAP, waiting=(), asked=NOTHING, unsent=(), settling=None)
-    return replace(upstream, grace_over=False), effects
+    return replace(upstream, grace_over=False, unanswered=NONE, doubtful=NONE, to_replace=False), effects
 
 
 def _fail(
@@ -389,6 +394,18 @@ def _closed(upstream: Upstream, event: ev.Closed) -> Step:
 def _expired(upstream: Upstream, event: ev.ConnectExpired) -> Step:
     """It took too long."""
     return _fail(upstream, "connect_timeout", f"{upstream.named} was not ready in time", diagnostics=event.diagnostics)
+
+
+def _replaced(upstream: Upstream) -> Step:
+    """READY: what the backend asks over this connection can't be told to belong to a call, and none runs. What waits
+    goes over the next one."""
+    waiting = upstream.waiting
+    text = f"the connection to {upstream.named} was replaced: a call that was cancelled got no answer"
+    upstream, effects = _fail(replace(upstream, waiting=()), ev.REPLACED, text, counts=False)
+    if not waiting and not upstream.subscriptions:
+        return upstream, effects
+    upstream, more = _connect(replace(upstream, waiting=waiting), None)
+    return upstream, [*effects, *more]
 
 
 def _refused(upstream: Upstream, event: ev.ConnectRefused) -> Step:

@@ -3,7 +3,10 @@
 On a transport that does not relate messages to requests (stdio) a server request of the backend can be told to
 belong to a call only if there is one that could have raised it; so such calls go one at a time where the
 client can be asked. That is the lease. After a cancel nothing says when the backend is done with the call; the lease
-goes on when it has answered the call all the same, or a ping that was sent behind the cancel.
+goes on when it has answered the call all the same, or a ping that was sent behind the cancel. A backend may answer that
+at once and ask for the cancelled call later. So until it has answered the call, what it asks is no call's. A client
+with a session can still be asked, beside its calls; where nobody can be, the connection is replaced as soon as nothing
+runs on it.
 
 A call that waits can be *held*: whoever made it has written down that it was not sent, and must take that back
 first. When such a call could be sent it is *due*, and keeps its place until it is released. Others do not wait for
@@ -36,6 +39,9 @@ REMEMBERED: Final = frozenset({SUBSCRIBE, UNSUBSCRIBE, SET_LEVEL})
 """What a backend that forgets us must be told again."""
 ASKED_MAX: Final = 64
 """Requests of one backend that wait for an answer; a further one is refused, for each holds its params in memory."""
+UNANSWERED_MAX: Final = 256
+"""Cancelled calls without an answer that are told apart. With more of them an answer clears nothing any more."""
+ROOTS: Final = "roots/list"
 _TASK: Final = b'"task"'
 _TASKS: Final = b'"tasks"'
 _RELATED: Final = RELATED_TASK_KEY.encode()
@@ -91,7 +97,7 @@ def _lease_taken(upstream: Upstream) -> bool:
     return (
         upstream.profile.serialized
         and not upstream.related
-        and (_settles(upstream) or any(p.method in ELIGIBLE for p in upstream.pending.values()))
+        and (_settles(upstream) or upstream.to_replace or any(p.method in ELIGIBLE for p in upstream.pending.values()))
     )
 
 
@@ -197,10 +203,27 @@ def _cancel(upstream: Upstream, id: RequestId, event: ev.Abandoned) -> Step:
     upstream, settled = _settle_asked(
         replace(upstream, pending=upstream.pending.without(id), picking=picking), event.call
     )
+    if method in ELIGIBLE and (upstream.profile.needs_call or not upstream.related):
+        upstream = _doubted(upstream, id, event.asks)
     upstream, grace = _start_grace(upstream, id) if had_turn else (upstream, [])
     upstream, more = dispatch_waiting(upstream)
     frame = codec.encode_notification("notifications/cancelled", params)
     return upstream, [ev.Send(frame), ev.Forget(id), *settled, *grace, *more]
+
+
+def _doubted(upstream: Upstream, cancelled: RequestId, asks: bool) -> Upstream:
+    """From here on the backend may ask for a call that is over."""
+    if len(upstream.unanswered) < UNANSWERED_MAX:
+        upstream = replace(upstream, unanswered=upstream.unanswered | {cancelled})
+    return replace(upstream, to_replace=True) if asks else upstream
+
+
+def _cleared(upstream: Upstream, id: RequestId) -> Upstream:
+    """The backend has answered a call that was cancelled: it is over for both."""
+    if id not in upstream.unanswered or len(upstream.unanswered) >= UNANSWERED_MAX:
+        return upstream
+    unanswered = upstream.unanswered - {id}
+    return replace(upstream, unanswered=unanswered, to_replace=upstream.to_replace and bool(unanswered))
 
 
 def _start_grace(upstream: Upstream, cancelled: RequestId) -> Step:
@@ -237,6 +260,8 @@ def answer_given(upstream: Upstream, event: ev.AnswerGiven) -> Step:
     if event.id not in upstream.asked:
         return upstream, [ev.Count("late_answer")]
     frame = codec.encode_result(event.id, event.payload) if event.ok else codec.encode(Error(event.id, event.payload))
+    if event.unheard and event.id in upstream.doubtful and upstream.unanswered:
+        upstream = replace(upstream, to_replace=True)
     return _unasked(upstream, [event.id]), [ev.Send(frame)]
 
 
@@ -262,7 +287,7 @@ def _response(upstream: Upstream, message: Result | Error, related: RequestId | 
         # An error whose id could not be read belongs to the request on whose stream it came (2025-11-25 basic).
         id, call = related, upstream.pending.get(related)
     if id is None or call is None:
-        upstream, effects = _settled(upstream, id) if id is not None else (upstream, [])
+        upstream, effects = _settled(_cleared(upstream, id), id) if id is not None else (upstream, [])
         return upstream, [ev.Count("late_response"), *effects]
     if upstream.lost_once and call.call is not None:
         upstream = replace(upstream, lost_once=False)
@@ -331,6 +356,8 @@ def _settle_asked(upstream: Upstream, call: ev.CallKey) -> Step:
 def _unasked(upstream: Upstream, ids: list[RequestId]) -> Upstream:
     """These server requests have an answer, or want none any more."""
     asked = {id: call for id, call in upstream.asked.items() if id not in ids}
+    if upstream.doubtful:
+        upstream = replace(upstream, doubtful=upstream.doubtful.difference(ids))
     return replace(upstream, asked=asked or NOTHING)
 
 
@@ -356,8 +383,18 @@ def _request(upstream: Upstream, request: Request, related: RequestId | None) ->
         # Its call has ended: nobody may be asked for it any more.
         ended = errors.internal("the call that raised this request has ended", reason="call_ended")
         return upstream, [refuse(request, ended)]
+    doubtful = False
+    if upstream.unanswered and related is None and not of_task and not _whichever(upstream, request.method):
+        call, doubtful = None, True
+        upstream = replace(upstream, doubtful=upstream.doubtful | {request.id})
     upstream = replace(upstream, asked={**upstream.asked, request.id: call})
-    return upstream, [ev.ServerRequest(call, request.id, request.method, request.params)]
+    return upstream, [ev.ServerRequest(call, request.id, request.method, request.params, doubtful=doubtful)]
+
+
+def _whichever(upstream: Upstream, method: str) -> bool:
+    """Whether the answer is the same whichever call wanted it: the client's roots. (A client without a session is
+    asked with a call, which another one's question over a pipe would hold up.)"""
+    return method == ROOTS and (upstream.related or not upstream.profile.needs_call)
 
 
 def _owner(upstream: Upstream, related: RequestId | None, params: Raw) -> tuple[ev.CallKey | None, bool]:

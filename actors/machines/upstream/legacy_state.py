@@ -76,6 +76,8 @@ class Profile(Struct, frozen=True):
     """What its client sends as a task may go out as one."""
     principal: str | None = None
     """Whose connection it is; None: of somebody without a name, or everybody's."""
+    needs_call: bool = False
+    """Its client can be asked in the course of a call, and nowhere else."""
 
 
 class Upstream(Struct, frozen=True):
@@ -115,11 +117,25 @@ class Upstream(Struct, frozen=True):
     """A call that was cancelled while it had the turn, and the ping behind it: as soon as either is answered, the
     backend is done with it."""
     grace_over: bool = False
-    """It did not come to that in time: others have their turn, but whose the requests of the backend are is unknown."""
+    """It did not come to that in time: others have their turn."""
+    unanswered: frozenset[RequestId] = frozenset()
+    """Calls that were cancelled and have no answer: what the backend asks may belong to one of them, however long ago
+    that was."""
+    doubtful: frozenset[RequestId] = frozenset()
+    """Requests of the backend that may."""
+    to_replace: bool = False
+    """Its requests can't reach the client any more for that reason: another connection takes its place as soon as
+    nothing runs on this one."""
     lost_once: bool = False
     """The backend forgot our session and has answered no call since: a second time is a failure."""
     server: str = ""
     """The backend's name, for errors."""
+
+    @property
+    def rests(self) -> bool:
+        """Nothing runs on it, and nobody is asked."""
+        done = self.settling is None or self.grace_over
+        return self.phase is Phase.READY and done and not self.asked and not any(p.call for p in self.pending.values())
 
     @property
     def named(self) -> str:

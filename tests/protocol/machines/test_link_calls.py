@@ -3,10 +3,12 @@
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from actors.machines.upstream import events as ue
 from actors.machines.upstream.events import UNSENT_BYTES, UNSENT_MAX
-from actors.machines.upstream.legacy_calls import ASKED_MAX
+from actors.machines.upstream.legacy_calls import ASKED_MAX, UNANSWERED_MAX
+from actors.machines.upstream.legacy_state import Phase
 from actors.protocol.messages import Error, Notification, Request, Result
 from actors.protocol.transport import SessionLost
 from tests.protocol.machines.driving import (
@@ -188,6 +190,97 @@ def test_one_that_does_not_show_it_holds_nobody_up_and_what_it_asks_is_no_calls(
     assert only(ue.ServerRequest, pipe.receive(ask(8))).call == "c"
 
 
+def late(driver: LinkDriver, id: Any = 7, method: str = "elicitation/create") -> ue.ServerRequest:
+    """What is asked after the ping behind a cancel was answered."""
+    effects = driver.receive(ask(id, method))
+    return only(ue.ServerRequest, effects)
+
+
+@pytest.mark.parametrize("method", ["elicitation/create", "sampling/createMessage"])
+def test_until_a_cancelled_call_is_answered_what_is_asked_is_no_calls(pipe: LinkDriver, method: str) -> None:
+    pipe.call("a")
+    pipe.call("b")
+    pipe.step(ue.Abandoned("a", "bored"))
+    pipe.result(pipe.latest("ping"))
+    request = late(pipe, 8, method)
+    assert (request.call, request.doubtful) == (None, True)
+    assert kinds(pipe.error("e.2")) == ["Count"], "its late answer"
+    assert late(pipe, 9, method).call == "b"
+
+
+def test_the_roots_of_a_session_are_the_same_for_each_of_its_calls(pipe: LinkDriver) -> None:
+    pipe.call("a")
+    pipe.call("b")
+    pipe.step(ue.Abandoned("a", "bored"))
+    pipe.result(pipe.latest("ping"))
+    request = late(pipe, 8, "roots/list")
+    assert (request.call, request.doubtful) == ("b", False)
+
+
+ALONE = replace(PROFILE, needs_call=True)
+"""Of a client without a session."""
+
+
+@pytest.mark.parametrize("related", [False, True])
+def test_where_nobody_could_be_asked_the_connection_is_replaced_when_nothing_runs(related: bool) -> None:
+    driver = LinkDriver(related=related, profile=ALONE)
+    driver.connect()
+    driver.call("a")
+    driver.step(ue.Abandoned("a", "bored"))
+    if not related:
+        driver.result(driver.latest("ping"))
+    driver.call("b")
+    assert late(driver).doubtful
+    assert kinds(driver.step(ue.AnswerGiven(7, False, raw({"code": 1, "message": "no"}), unheard=True))) == ["Send"]
+    effects = driver.result(driver.latest("tools/call"))
+    assert list(finishes(effects)) == ["b"]
+    assert (only(ue.Down, effects).counts, kinds(effects).count("Connect")) == (False, 0), "the next call brings one"
+    assert driver.upstream.phase is Phase.IDLE
+
+
+def test_one_that_is_known_to_ask_is_replaced_before_the_next_call_and_loses_none() -> None:
+    driver = LinkDriver(profile=ALONE)
+    driver.connect()
+    driver.call("list", "tools/list")
+    driver.call("a")
+    driver.call("b")
+    driver.step(ue.Abandoned("a", "bored", asks=True))
+    assert sent(driver.result(driver.latest("ping"))) == [], "a list is on its way"
+    effects = driver.result(driver.latest("tools/list"))
+    assert list(finishes(effects)) == ["list"]
+    assert only(ue.Down, effects).counts is False
+    assert only(ue.Hang, effects)
+    assert only(ue.Connect, effects)
+    driver.step(ue.Started(False))
+    assert [m["method"] for m in sent(driver.shake())] == ["tools/call"]
+    assert late(driver).call == "b", "another process, which has never heard of the other call"
+
+
+def test_one_that_answers_it_after_all_is_not_replaced() -> None:
+    driver = LinkDriver(profile=ALONE)
+    driver.connect()
+    driver.call("a")
+    driver.call("b")
+    driver.step(ue.Abandoned("a", "bored", asks=True))
+    assert [m["method"] for m in sent(driver.error("e.2"))] == ["tools/call"]
+    assert late(driver).call == "b"
+
+
+def test_of_too_many_that_were_never_answered_none_is_taken_for_the_last() -> None:
+    driver = LinkDriver(profile=ALONE)
+    driver.connect()
+    for n in range(UNANSWERED_MAX + 1):
+        driver.call(n)
+        driver.step(ue.Abandoned(n, "bored"))
+        driver.result(driver.latest("ping"))
+    cancelled = [id for id, (method, _) in driver.wire.items() if method == "tools/call"]
+    driver.call("b")
+    for id in cancelled[:UNANSWERED_MAX]:
+        driver.result(id)
+    assert late(driver).doubtful
+    assert len(driver.upstream.unanswered) == UNANSWERED_MAX
+
+
 def test_what_never_had_the_turn_is_cancelled_without_further_ado(pipe: LinkDriver, http: LinkDriver) -> None:
     pipe.call("a", "tools/list")
     http.call("a")
@@ -205,8 +298,8 @@ def test_related_messages_or_a_client_that_can_not_be_asked_need_no_lease(http: 
 # Questions of the backend
 
 
-def ask(id: Any = 7) -> Request:
-    return Request(id, "roots/list")
+def ask(id: Any = 7, method: str = "roots/list") -> Request:
+    return Request(id, method)
 
 
 def test_a_question_belongs_to_the_call_on_whose_stream_it_came(http: LinkDriver) -> None:

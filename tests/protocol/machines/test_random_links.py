@@ -30,6 +30,7 @@ METHODS = {
 }
 
 own_ids = st.sampled_from([1, "1", 2, "r"])
+questions = st.sampled_from(["roots/list", "elicitation/create", "ping", "odd"])
 seldom = st.integers(0, 40).map(lambda n: n == 17)
 tiny = st.integers(0, 9).map(lambda n: n == 7)
 
@@ -57,10 +58,13 @@ class Links(RuleBasedStateMachine):
         serialized=st.booleans(),
         subscribed=st.booleans(),
         far=st.booleans(),
+        needs_call=st.booleans(),
     )
-    def begin(self, related: bool, special: bool, serialized: bool, subscribed: bool, far: bool) -> None:
+    def begin(
+        self, related: bool, special: bool, serialized: bool, subscribed: bool, far: bool, needs_call: bool
+    ) -> None:
         """`special`: there is a stream to listen to, or a process that an earlier connection had."""
-        profile = Profile(raw(CLIENT), raw(INFO), serialized, "e")
+        profile = Profile(raw(CLIENT), raw(INFO), serialized, "e", needs_call=needs_call)
         upstream = Upstream(
             profile, level="error" if serialized else None, subscriptions=("x:9",) if subscribed else ()
         )
@@ -161,11 +165,11 @@ class Links(RuleBasedStateMachine):
         self.step(ue.Wanted())
 
     @precondition(lambda self: self.calls)
-    @rule(data=st.data())
-    def abandons(self, data: st.DataObject) -> None:
+    @rule(data=st.data(), asks=st.booleans())
+    def abandons(self, data: st.DataObject, asks: bool) -> None:
         key = data.draw(st.sampled_from(list(self.calls)))
         call = self.calls.pop(key)
-        effects = self.step(ue.Abandoned(key, "bored"))
+        effects = self.step(ue.Abandoned(key, "bored", asks))
         pending = [id for id in call.sent if id not in self.upstream.pending]
         cancelled = [m["params"]["requestId"] for m in sent(effects) if m.get("method") == "notifications/cancelled"]
         assert cancelled == (call.sent[-1:] if call.may_have_run else []), pending
@@ -187,13 +191,13 @@ class Links(RuleBasedStateMachine):
         self.step(ue.Released(key))
 
     @precondition(lambda self: self.upstream.phase is Phase.READY or self.asked)
-    @rule(data=st.data(), ok=st.booleans())
-    def answers(self, data: st.DataObject, ok: bool) -> None:
+    @rule(data=st.data(), ok=st.booleans(), unheard=st.booleans())
+    def answers(self, data: st.DataObject, ok: bool, unheard: bool) -> None:
         id = data.draw(st.sampled_from([*self.asked] if self.asked and not data.draw(tiny) else [99, 1]))
         known = self.asked.pop(id, None)
         before = self.upstream
-        payload = raw({"roots": []} if ok else {"code": -1, "message": "no"})
-        messages = sent(self.step(ue.AnswerGiven(id, ok, payload)))
+        payload = raw({"roots": [], "action": "cancel"} if ok else {"code": -1, "message": "no"})
+        messages = sent(self.step(ue.AnswerGiven(id, ok, payload, unheard)))
         if known is None or before.phase not in (Phase.READY, Phase.CONFIRMING, Phase.LISTENING):
             assert self.upstream is before
         else:
@@ -268,11 +272,20 @@ class Links(RuleBasedStateMachine):
         effects = self.driver_receive(message, id if related else None)
         assert list(finishes(effects)) == ([expected] if expected is not None else [])
 
+    @precondition(lambda self: self.upstream.unanswered and self.upstream.phase is Phase.READY)
+    @rule(data=st.data(), ok=st.booleans())
+    def responds_late(self, data: st.DataObject, ok: bool) -> None:
+        id = data.draw(st.sampled_from(sorted(map(str, self.upstream.unanswered))))
+        message = Result(id, raw({})) if ok else Error(id, raw({"code": 0, "message": "cancelled"}))
+        assert finishes(self.driver_receive(message)) == {}
+        assert id not in self.upstream.unanswered
+
     @precondition(lambda self: self.transport)
     @rule(data=st.data(), id=st.sampled_from(["e.1", "e.2", "nobody", 7, None]))
     def says_nonsense(self, data: st.DataObject, id: RequestId | None) -> None:
         related = data.draw(st.sampled_from([None, "nobody", "e.1"]))
-        if id in self.upstream.pending or related in self.upstream.pending or self.upstream.phase is Phase.INITIALIZING:
+        pending, unanswered = self.upstream.pending, self.upstream.unanswered
+        if id in pending or related in pending or id in unanswered or self.upstream.phase is Phase.INITIALIZING:
             return
         before = self.upstream
         message = Result(id, raw({})) if id is not None else Error(None, raw({"code": 1, "message": ""}))
@@ -280,7 +293,7 @@ class Links(RuleBasedStateMachine):
         assert self.upstream is before
 
     @precondition(lambda self: self.transport)
-    @rule(data=st.data(), id=own_ids, method=st.sampled_from(["roots/list", "ping", "odd"]), related=st.booleans())
+    @rule(data=st.data(), id=own_ids, method=questions, related=st.booleans())
     def asks(self, data: st.DataObject, id: RequestId, method: str, related: bool) -> None:
         stream = data.draw(st.sampled_from([*self.upstream.pending, "e.1"])) if related and self.related else None
         effects = self.driver_receive(Request(id, method, EMPTY), stream)
@@ -290,6 +303,8 @@ class Links(RuleBasedStateMachine):
             assert len(answered) + len(asked) == 1, "each request is answered or passed on"
         if asked and stream is not None:
             assert asked[0].call == self.upstream.pending[stream].call
+        elif asked and self.upstream.unanswered and method != "roots/list":
+            assert (asked[0].call, asked[0].doubtful) == (None, True), "it may be of a call that was cancelled"
 
     @precondition(lambda self: self.transport)
     @rule(
@@ -381,7 +396,11 @@ class Links(RuleBasedStateMachine):
         assert not settles or self.grace, "it would be waited for without end"
         assert upstream.settling is None or upstream.settling[1] in upstream.pending
         if upstream.phase is Phase.READY and not able and not settles:
-            assert any(p.due for p in upstream.waiting) or not upstream.waiting, "nobody asks for what could be sent"
+            idle = not any(p.due for p in upstream.waiting) and not upstream.to_replace
+            assert not (idle and upstream.waiting), "nobody asks for what could be sent"
+        assert not (upstream.to_replace and upstream.rests), "nothing runs, and it is not replaced"
+        assert not upstream.to_replace or upstream.unanswered
+        assert upstream.doubtful <= upstream.asked.keys()
         assert all(len(c.sent) <= 1 + min(c.refused, 1) for c in self.calls.values())
 
     def teardown(self) -> None:
