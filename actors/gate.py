@@ -4,15 +4,15 @@ It runs in the edge's own task and keeps no state: cancelling a call means that 
 cancellation of a modern request.
 """
 
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache, partial
+from functools import partial
 from secrets import randbits
 from typing import Any, NamedTuple, TypeAlias, assert_never
 
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
+from actors.cluster import letters as lt
 from actors.cluster.feeds import Feed, MailFeed, OutboxFeed
 from actors.cluster.followed import FollowedStream, HeldStream, Owed, Search
 from actors.cluster.remote import RemoteSession
@@ -29,13 +29,15 @@ from actors.ports import (
     Post,
     Principal,
     Refused,
+    Replica,
     Reply,
     Rights,
     SessionKey,
     Streaming,
     Watch,
+    ignore,
 )
-from actors.protocol import capabilities, classify, classify_modern, codec, errors, headers, limiting, modern_tasks
+from actors.protocol import classify, classify_modern, codec, errors, headers, limiting, modern_tasks
 from actors.protocol.codec import Frame
 from actors.protocol.errors import Malformed, ProtocolError
 from actors.protocol.messages import EMPTY, Message, Notification, Request, RequestId
@@ -596,7 +598,7 @@ class ModernActors:
 
     def _find(self, kind: Kind) -> Ref | ProtocolError:
         """The actor for such requests, which is started if there is none."""
-        name = name_of(kind)
+        name = kind.name
         running = self._registry.whereis(name)
         if running is not None and running.alive:
             return running
@@ -609,26 +611,28 @@ class ModernActors:
             return errors.overloaded()
         except SystemClosed:
             return errors.draining()
-        for other in known:
-            other.reply(Granted(kind))  # what he may see may have changed with his rights
+        if kind.rights is not NO_RIGHTS:  # what he may see may have changed with his rights
+            came = lt.Came(kind.whoever)
+            for other in known:
+                other.reply(Granted(came.client, kind.rights))
+            self._tell_others(kind, came)
         return started
 
+    def _tell_others(self, kind: Kind, came: lt.Came) -> None:
+        """Whoever listens at another replica hears of it too. (Where no letter arrives, what he has there ends with his
+        older token.)"""
+        cluster = self._services.cluster
+        letter = lt.encode(lt.Letter("", (cluster.incarnation, 0), came, kind.principal, "", rights=kind.rights))
 
-NAMES = 512
-AFFINITY = 128
-"""Names of actors that are remembered, and the most characters of what their clients say for it."""
+        def read(found: list[Replica] | Failed) -> None:
+            for replica in found if not isinstance(found, Failed) else ():
+                if replica.alive and replica.incarnation != cluster.incarnation:
+                    self._services.telemetry.count("stagedoor_letters_sent_total", (lt.KINDS[lt.Came],))
+                    cluster.post(replica.incarnation, letter, ignore)
 
+        cluster.replicas(read)
 
-def name_of(kind: Kind) -> str:
-    """The name of the actor: long words of clients make it no longer."""
-    brief = len(kind.affinity) <= AFFINITY and capabilities.short(kind.bits)
-    endpoint = f"{kind.endpoint}=" if kind.one_server else kind.endpoint
-    make = _name if brief else _name.__wrapped__
-    return make(endpoint, kind.principal.name, kind.bits, kind.affinity, kind.rights)
-
-
-@lru_cache(NAMES)
-def _name(endpoint: str, principal: str, bits: capabilities.ClientBits, affinity: str, rights: Rights) -> str:
-    parts = (endpoint, principal, capabilities.bits_key(bits), affinity, rights.digest)
-    digest = hashlib.sha256(b"".join(b"%d:%b" % (len(p.encode()), p.encode()) for p in parts))
-    return f"exchanges-{digest.hexdigest()[:32]}"
+    def came(self, letter: lt.Letter, came: lt.Came) -> None:
+        """He has come to another replica so."""
+        for ref in self._supervisor.of(letter.principal):
+            ref.reply(Granted(came.client, letter.rights))

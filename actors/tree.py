@@ -7,6 +7,7 @@ import trio
 
 from actors.cluster.channels import Channels
 from actors.cluster.holder import DrainStarted
+from actors.cluster.letters import Came, Letter
 from actors.cluster.mailer import Mailer, Postman
 from actors.cluster.sweeper import Deaths, Sweeper
 from actors.doubt import Doubt
@@ -75,13 +76,22 @@ class GatewayActors:
         )
         self.channels = Channels(services)
         self.router, mailer = NamedRef(system, "router"), NamedRef(system, "mailer")
-        post = Child(
-            "mailer", lambda: Mailer(services, self.sessions, self.router, lambda: self.affinity_pools, self.channels)
-        )
+
+        def mailer_of() -> Mailer:
+            return Mailer(
+                services,
+                self.sessions,
+                self.router,
+                lambda: self.affinity_pools,
+                self.channels,
+                self._came,
+            )
+
+        post = Child("mailer", mailer_of)
         system.spawn(Supervisor([post]), "mail")
         system.spawn(upstreams, "links")
         system.spawn(supervisor, "sessions")
-        modern = self._modern_actors(system)
+        self.modern = self._modern_actors(system)
         router = Child("router", lambda: Router(services, self.sessions, supervisor, tree, self.quotas))
         ends = Child("expiry", lambda: Expiry(services, upstreams))
         verifier = Child("verifier", lambda: Verifier(self.doubt, self._owners, looks=services.store.durable))
@@ -91,13 +101,17 @@ class GatewayActors:
         self.sessions.on_drain.append(lambda: mailer.reply(DrainStarted()))
         services.cluster.subscribe(LeaseListener(NamedRef(system, "verifier"), self.doubt, trio.current_time))
         services.cluster.subscribe(Deaths(NamedRef(system, "sweeper")))
-        self.gate = Gate(services, self.sessions, self.router, mailer, modern, overloaded)
+        self.gate = Gate(services, self.sessions, self.router, mailer, self.modern, overloaded)
         self.door: Door = self.gate
         if services.observer is not None:
             self.door = WatchedDoor(self.gate, services.observer, services.shown, services.audit)
         self.prestart = prestart
         if prestart:
             tree.catalogue.reply(Prestart())
+
+    def _came(self, letter: Letter, came: Came) -> None:
+        """Somebody has come to another replica."""
+        self.modern.came(letter, came)
 
     def _owners(self) -> list[Ref]:
         """All that own a record."""

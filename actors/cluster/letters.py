@@ -123,6 +123,13 @@ class Heard(Struct, frozen=True, omit_defaults=True):
     status: int
 
 
+class Came(Struct, frozen=True, omit_defaults=True):
+    """To all others: a principal has come as this kind of client (`modern.requests.Kind.whoever`), with rights with
+    which he was not known there before."""
+
+    client: str
+
+
 # From the owner to the holder: each names the letter that it is about -----------------------------------------
 
 
@@ -206,7 +213,7 @@ ToOwner: TypeAlias = Ask | Detach | Written
 ToHolder: TypeAlias = Whole | Opened | Attached | Unrecorded | Events | Head | Released | Refused | Moved
 OfPool: TypeAlias = ToPool | FromPool
 OfChannel: TypeAlias = Said | Heard
-Body: TypeAlias = ToOwner | ToHolder | OfPool | OfChannel
+Body: TypeAlias = ToOwner | ToHolder | OfPool | OfChannel | Came
 
 BODIES: Final[dict[str, type[Body]]] = {
     "deliver": Deliver,
@@ -231,6 +238,7 @@ BODIES: Final[dict[str, type[Body]]] = {
     "from_pool": FromPool,
     "said": Said,
     "heard": Heard,
+    "came": Came,
 }
 """By kind."""
 KINDS: Final = {body: kind for kind, body in BODIES.items()}

@@ -100,8 +100,10 @@ class Mailer(Actor):
         router: NamedRef,
         pools: Callable[[], PoolPost],
         channels: Channels,
+        came: Callable[[Letter, lt.Came], None],
     ) -> None:
-        """`pools` and `channels`: who takes letters that are about these."""
+        """`pools` and `channels`: who takes letters that are about these; `came` hears who has come elsewhere."""
+        self._came = came
         self._channels = channels
         self._pools = pools
         self._services = services
@@ -155,6 +157,8 @@ class Mailer(Actor):
             self.holder.take(sender, mid, letter.body)
         elif isinstance(letter.body, lt.OfChannel):
             self._channels.take(letter)
+        elif isinstance(letter.body, lt.Came):
+            self._came(letter, letter.body)
         else:
             self._pools().take(letter)
 

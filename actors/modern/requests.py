@@ -5,8 +5,10 @@ subscription, and keeps nothing of one request for the next: what must outlast a
 hands.
 """
 
+import hashlib
 import math
 from collections.abc import Mapping
+from functools import lru_cache
 from secrets import token_hex
 from typing import Any, TypeAlias, assert_never
 
@@ -65,6 +67,10 @@ STREAMS_MAX = 4096
 IN_FLIGHT_MAX = 10_000
 """Requests without a session of the process; a further one gets 503."""
 
+NAMES = 512
+AFFINITY = 128
+"""Names of actors that are remembered, and the most characters of what their clients say for it."""
+
 OVER = (Phase.DONE, Phase.ABANDONED)
 
 
@@ -79,11 +85,33 @@ class Kind(Struct, frozen=True):
     """Whether the endpoint is one server as it is."""
     rights: ports.Rights = ports.NO_RIGHTS
 
+    @property
+    def name(self) -> str:
+        """Of the actor: long words of clients make it no longer."""
+        brief = len(self.affinity) <= AFFINITY and capabilities.short(self.bits)
+        endpoint = f"{self.endpoint}=" if self.one_server else self.endpoint
+        make = _name if brief else _name.__wrapped__
+        return make(endpoint, self.principal.name, self.bits, self.affinity, self.rights)
+
+    @property
+    def whoever(self) -> str:
+        """The same for the same client, with whatever rights it comes."""
+        return replace(self, rights=ports.NO_RIGHTS).name
+
+
+@lru_cache(NAMES)
+def _name(endpoint: str, principal: str, bits: ClientBits, affinity: str, rights: ports.Rights) -> str:
+    parts = (endpoint, principal, capabilities.bits_key(bits), affinity, rights.digest)
+    digest = hashlib.sha256(b"".join(b"%d:%b" % (len(p.encode()), p.encode()) for p in parts))
+    return f"exchanges-{digest.hexdigest()[:32]}"
+
 
 class Granted(Struct, frozen=True):
-    """The same principal has come as this kind, with rights with which he was not known here before."""
+    """The same principal has come as this kind of client (`Kind.whoever`), with rights with which he was not known
+    there before, here or at another replica."""
 
-    kind: Kind
+    client: str
+    rights: ports.Rights
 
 
 class Begin(Struct, frozen=True):
@@ -607,8 +635,8 @@ class ModernRequests(Evictable):
     def _granted(self, message: Granted) -> None:
         """The principal has come with other rights: whoever listens as the same kind of client with those of an older
         token comes again with the newer one."""
-        table, now = self.services.table.value, message.kind.rights
-        if replace(message.kind, rights=self.kind.rights) != self.kind:
+        table, now = self.services.table.value, message.rights
+        if not self.listens.open or message.client != self.kind.whoever:
             return
 
         def concerns(rights: ports.Rights) -> bool:

@@ -121,6 +121,7 @@ LETTERS: Final = (
     "from_pool",
     "said",
     "heard",
+    "came",
     "unknown",
 )
 """Kinds of letters (`actors.cluster.letters.BODIES`); `unknown` is of a later version."""

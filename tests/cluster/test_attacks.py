@@ -13,7 +13,7 @@ import trio
 
 from actors.protocol.limiting import Limit
 from actors.protocol.policy import Policy, Rule, Who, item, limited
-from actors.protocol.rights import principal_id
+from actors.protocol.rights import SKEW, principal_id
 from actors.protocol.table import Limits
 from gateway.store.redis import open_redis_store
 from tests.support.harness import Gateway, open_gateway, open_replicas
@@ -300,3 +300,62 @@ async def test_16_a_store_that_forgets_gives_nobody_his_access_back(replicas: Re
         assert list(json.loads(found.value)) == [principal_id(ISSUER, "ann")]
         for site in (one, two):
             assert (await site.socket("/ws/alpha", old)).status == 401
+
+
+LEFT = 4.0
+"""Seconds for which what is opened with the short token of a test goes on."""
+
+
+async def test_16_long_streams_at_any_replica_end_with_their_token_and_go_on_with_a_fresh_one(
+    replicas: Replicas,
+) -> None:
+    alpha = Backend("alpha", kind="http")
+    async with replicas(alpha) as (one, two):
+        ann = WireClient(one.http, "/mcp/alpha", token=one.token("ann"))
+        await ann.connect()
+        short = two.token("ann", LEFT - SKEW)
+        stream = await at(ann, two, short).listen()  # of a session that the other one has
+        alpha.upstreams[0].notify("notifications/message", {"level": "info", "data": "one"})
+        await stream.message("notifications/message")
+        socket = await two.socket("/ws/alpha", short)
+        await socket.initialize()
+        accepts = ("accept", "text/event-stream")
+        kept, left = (two.http.begin("GET", "/sse/alpha", [accepts, bearer(short)]) for _ in range(2))
+        listening = await ModernWire(two.http, "/mcp/alpha", token=short).listen(tools=True)
+        place = (await kept.event()).data  # type: ignore[union-attr]
+        await left.event()
+        ping = b'{"jsonrpc":"2.0","id":1,"method":"ping"}'
+        fresh = [bearer(one.token("ann")), ("content-type", "application/json")]
+        assert await one.http.begin("POST", place, fresh, ping).head() == 202  # by mail
+        await stream.exchange.wait_ended(PATIENCE)
+        await left.wait_ended(PATIENCE)
+        await socket.over.wait()
+        assert socket.closed == 1008
+        assert (await listening.result(PATIENCE))["resultType"] == "complete"
+        alpha.upstreams[0].notify("notifications/message", {"level": "info", "data": "two"})
+        resumed = await at(ann, one, one.token("ann")).listen(stream.last_id)
+        assert (await resumed.message("notifications/message"))["params"]["data"] == "two"
+        assert not kept.ended
+
+
+async def test_rights_of_a_newer_token_end_what_listens_with_an_older_one_at_another_replica(
+    replicas: Replicas,
+) -> None:
+    async with replicas(Backend("alpha")) as (one, two):
+        policy(one, two, deny=("alpha:*",), who=Who(groups=frozenset({"out"})))
+
+        async def listen(seconds: float, **claims: Any) -> Listening:
+            token = two.token("ann", seconds, **claims)
+            return await ModernWire(two.http, "/mcp", token=token).listen(tools=True)
+
+        old, newer, other = await listen(1000), await listen(3000), await listen(1000, client_id="another")
+        ann = ModernWire(one.http, "/mcp", token=one.token("ann", 2000, groups=["out"]))
+        assert (await ann.start("tools/list", {}).result())["tools"] == []
+        assert (await old.result(PATIENCE))["resultType"] == "complete"
+        assert old.seen("notifications/tools/list_changed")
+        assert not newer.exchange.ended
+        assert not other.exchange.ended
+
+
+def bearer(token: str) -> tuple[str, str]:
+    return "authorization", f"Bearer {token}"
