@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import urllib.request
 from contextlib import AsyncExitStack, asynccontextmanager
-from html import unescape
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, urljoin, urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 import httpx2
 import pytest
@@ -21,6 +19,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.auth import AuthorizationCodeResult, OAuthClientInformationFull, OAuthClientMetadata, OAuthToken
 
 from tests.support import chromium
+from tests.support.pages import Pages
 from tests.support.patience import PATIENCE
 from tests.support.ports import free_port
 from tests.support.processes import ROOT, Gateway, Programs, accepts, node, shared_programs
@@ -213,41 +212,6 @@ async def call(front: Gateway, http: httpx2.AsyncClient, session: dict[str, str]
     answer = await post({"id": 2, "method": "tools/call", "params": {"name": "behind__may", "arguments": {}}})
     said = [line for line in answer.text.splitlines() if line.startswith("data: {")] or ["data: " + answer.text]
     return json.loads(said[-1].removeprefix("data: "))["result"]
-
-
-class Pages:
-    """Of the gateway in front, as a browser without scripts sees them."""
-
-    def __init__(self, http: httpx2.AsyncClient, base: str) -> None:
-        self._http, self._base, self.text = http, base, ""
-
-    async def open(self, url: str) -> None:
-        """A page, by way of all that leads on by itself."""
-        for _ in range(12):
-            answer = await self._http.get(url)
-            if answer.is_redirect:
-                url = str(answer.next_request.url)  # type: ignore[union-attr]
-                continue
-            self.text = answer.text
-            onward = re.search(r'content="0;url=([^"]*)"', self.text)
-            if onward is None:
-                return
-            url = urljoin(url, unescape(onward[1]))
-        raise AssertionError(f"it never ends: {self.text}")
-
-    async def press(self, words: str, **more: str) -> None:
-        """A button of the page."""
-        forms = re.findall(
-            r'<form method="post" action="([^"]*)">(.*?)<button[^>]*>([^<]*)</button>', self.text, re.DOTALL
-        )
-        action, fields = next((a, f) for a, f, label in forms if label == words)
-        hidden = dict(re.findall(r'type="hidden" name="([^"]*)" value="([^"]*)"', fields))
-        url = urljoin(self._base, action)
-        answer = await self._http.post(url, data={n: unescape(v) for n, v in hidden.items()} | more)
-        self.text = answer.text
-        onward = re.search(r'content="0;url=([^"]*)"', self.text)
-        if onward is not None:
-            await self.open(urljoin(url, unescape(onward[1])))
 
 
 async def test_a_user_connects_an_account_at_an_authorization_server_that_nobody_here_wrote(
