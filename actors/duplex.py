@@ -4,14 +4,20 @@ each message, and listened on a GET stream.
 The legacy session that it opens ends with the channel, and so does everything that is under way. A stream whose
 connection the session lets go of (a slow reader, a session that moves) is asked for again after its last event, so that
 nothing is missing and nothing comes twice. Nothing waits here but what one message of each stream takes.
+
+While nothing is said there is one task, which waits for the client. It answers what it has read by itself; a second one
+reads only when something comes meanwhile, and one brings the session's stream only while there is something to bring.
 """
 
 import secrets
+from collections.abc import Awaitable, Callable
+from functools import partial
 from http import HTTPStatus
 from typing import Final, assert_never
 
 import trio
 
+from actors.cluster.followed import HeldStream
 from actors.gate import AFFINITY_HEADER, EVENT_HEADER, SESSION_HEADER, VERSION_HEADER
 from actors.machines import duplex as dx
 from actors.ports import (
@@ -34,6 +40,7 @@ from actors.protocol.errors import encode_error_body
 from actors.protocol.sse import SseDecoder
 from actors.protocol.table import Limits
 from actors.protocol.versions import LATEST_HANDSHAKE
+from actors.runtime.places import Turns
 
 AGAIN: Final = 0.5
 """Seconds before a stream is asked for again that was refused for now."""
@@ -90,38 +97,57 @@ class _Connection:
         # Where nobody says who he is, the connection is all that is known of the client.
         self._affinity = {AFFINITY_HEADER: secrets.token_hex(8)} if principal.anonymous else {}
         self._scopes: dict[object, trio.CancelScope] = {}
-        self._writing = trio.Lock()
+        self._reading = Turns()
+        """Whose turn it is to take a message, up to where the next one may be looked at."""
+        self._calls = False
+        """The channel says when there is something to receive."""
+        self._unsettled: dx.Exchange | None = None
+        """What is not in its session's mailbox yet: whose order with what comes next is open."""
         self._changed = trio.lowlevel.ParkingLot()
-        """An exchange has ended."""
+        """An exchange has ended, or is settled."""
         self._listening = False
+        self._bringing = False
+        """A task brings the session's stream."""
+        self._news: EventSource | None = None
+        """That stream, and its last event that was brought."""
+        self._place: str | None = None
+        self._anew = False
+        """It is to be asked for with other rights."""
         self._hearing: trio.CancelScope | None = None
-        """Around the wait for what belongs to no request."""
-        self._scope: trio.CancelScope
+        """Around the wait for it."""
+        self._nursery: trio.Nursery | None = None
 
     async def run(self) -> None:
-        async with trio.open_nursery() as nursery:
-            self._scope = nursery.cancel_scope
-            self.end_if_told()
-            try:
-                while (body := await self._channel.receive()) is not None:
-                    self._has(self._channel.rights)
-                    if isinstance(body, TooLong):
-                        await self._send(encode_error_body(errors.too_large(self._limits.message_bytes)))
-                    else:
-                        await self._take(body, nursery)
-            except HungUp:
-                self._scope.cancel()
-            with trio.move_on_after(self._limits.drain_deadline):
-                while self._conversation.awaited:
-                    await self._changed.park()
-            self._scope.cancel()
+        try:
+            async with trio.open_nursery() as nursery:
+                self._nursery = nursery
+                self.end_if_told()
+                self._calls = self._channel.listen(self._called)
+                while await self._next():
+                    pass
+        finally:
+            self._nursery = None
+            news, self._news = self._news, None
+            if news is not None:
+                news.close()
+
+    def _start(self, task: Callable[[], Awaitable[object]]) -> None:
+        if self._nursery is not None and not self._nursery.cancel_scope.cancel_called:
+            self._nursery.start_soon(task)
+
+    def _stop(self) -> None:
+        if self._nursery is not None:
+            self._nursery.cancel_scope.cancel()
 
     def _has(self, rights: Rights) -> None:
         """Its client comes with these rights: with others than before it listens anew."""
         others = rights != self._rights and rights.digest != self._rights.digest
         self._rights = rights
-        if others and self._hearing is not None:
-            self._hearing.cancel()
+        if others and self._listening:
+            self._anew = True
+            if self._hearing is not None:
+                self._hearing.cancel()
+            self._ready()
 
     async def end(self) -> None:
         """The session ends with its connection, and so does what is kept for a client whom it alone tells apart."""
@@ -133,27 +159,69 @@ class _Connection:
     def end_if_told(self) -> None:
         """Where all are to end: as soon as nothing is under way."""
         if self._shared.stopping and not self._conversation.running:
-            self._scope.cancel()
+            self._stop()
 
     # What the client says
 
-    async def _take(self, body: bytes, nursery: trio.Nursery) -> None:
+    def _called(self) -> None:
+        """Something came, and nobody waits for it."""
+        if not self._reading.taken:
+            self._start(self._follow)
+
+    async def _follow(self) -> None:
+        while self._channel.waiting and not self._reading.taken:
+            if not await self._next():
+                return
+
+    async def _next(self) -> bool:
+        """Takes one message, and does what it says; whether there may be more."""
+        try:
+            async with self._reading:
+                body = await self._channel.receive()
+                if self._unsettled is not None:
+                    with trio.move_on_after(self._limits.admission):
+                        while self._unsettled is not None:
+                            await self._changed.park()
+                asked = None if body is None else await self._take(body)
+        except HungUp:
+            self._stop()
+            return False
+        if body is None:
+            await self._finish()
+            return False
+        if asked is not None:
+            self._unsettled = asked
+            if not self._calls and not self._reading.taken:
+                self._start(self._next)
+            assert not isinstance(body, TooLong)
+            await self._ask(asked, body)
+        return True
+
+    async def _finish(self) -> None:
+        """The client has said all: what is under way is answered still."""
+        with trio.move_on_after(self._limits.drain_deadline):
+            while self._conversation.awaited:
+                await self._changed.park()
+        self._stop()
+
+    async def _take(self, body: bytes | TooLong) -> dx.Exchange | None:
+        """What is to be asked while others read on; all else is done here."""
+        self._has(self._channel.rights)
+        if isinstance(body, TooLong):
+            await self._send(encode_error_body(errors.too_large(self._limits.message_bytes)))
+            return None
         step = self._conversation.take(body)
         match step:
             case dx.Asked(exchange, opens):
-                size = len(body) if len(body) > LARGE else 0
-                if self._shared.held + size > self._limits.bodies_bytes:
+                if self._shared.held + _counted(body) > self._limits.bodies_bytes:
                     self._conversation.over(exchange)
                     full = errors.overloaded("no room for a message of this size")
                     for told in dx.refused(full, exchange, body).answers:
                         await self._send(told)
                 elif opens:  # what follows belongs to its session
-                    await self._ask(exchange, body, size, trio.Event())
+                    await self._ask(exchange, body)
                 else:
-                    begun = trio.Event()
-                    nursery.start_soon(self._ask, exchange, body, size, begun)
-                    with trio.move_on_after(self._limits.admission):
-                        await begun.wait()  # it is in the session's mailbox before the next message is looked at
+                    return exchange
             case dx.Told(answered, confirms):
                 answer = await self._post(body)
                 if isinstance(answer, Streaming):
@@ -163,8 +231,8 @@ class _Connection:
                         await self._send(dx.one_line(answer.body))
                     self._look(answer)
                     if confirms and answer.status < 300 and not self._listening:
-                        self._listening = True
-                        nursery.start_soon(self._listen)
+                        self._listening = self._bringing = True
+                        self._start(self._listen)
             case dx.Withdrawn(id):
                 self._scopes[id].cancel()
             case dx.Refused(answers):
@@ -172,18 +240,27 @@ class _Connection:
                     await self._send(told)
             case _:
                 assert_never(step)
+        return None
 
-    async def _ask(self, exchange: dx.Exchange, body: bytes, size: int, begun: trio.Event) -> None:
+    def _settled(self, exchange: dx.Exchange) -> None:
+        """It is in its session's mailbox, or goes nowhere."""
+        if self._unsettled is exchange:
+            self._unsettled = None
+            self._changed.unpark_all()
+
+    async def _ask(self, exchange: dx.Exchange, body: bytes) -> None:
         """A request, or those of a batch, up to the last answer."""
+        size = _counted(body)
         self._shared.held += size
         try:
-            with trio.CancelScope() as scope:
-                self._scopes.update(dict.fromkeys(exchange.ids, scope))
-                await self._bring(await self._post(body, begun), exchange)
-                for owed in exchange.owed():
-                    await self._send(owed)
+            if exchange.modern:  # its cancellation ends it here
+                with trio.CancelScope() as scope:
+                    self._scopes.update(dict.fromkeys(exchange.ids, scope))
+                    await self._answer(exchange, body)
+            else:
+                await self._answer(exchange, body)
         finally:
-            begun.set()
+            self._settled(exchange)
             self._shared.held -= size
             self._conversation.over(exchange)
             for id in exchange.ids:
@@ -191,7 +268,12 @@ class _Connection:
             self._changed.unpark_all()
             self.end_if_told()
 
-    async def _post(self, body: bytes, begun: trio.Event | None = None) -> Reply:
+    async def _answer(self, exchange: dx.Exchange, body: bytes) -> None:
+        await self._bring(await self._post(body, exchange), exchange)
+        for owed in exchange.owed():
+            await self._send(owed)
+
+    async def _post(self, body: bytes, exchange: dx.Exchange | None = None) -> Reply:
         headers = self._affinity | self._headers()
         reply = await self._door.post(
             Post(
@@ -203,7 +285,7 @@ class _Connection:
                 self._rights,
                 transport="channel",
                 peer=self._channel.peer,
-                begun=begun.set if begun is not None else None,
+                begun=partial(self._settled, exchange) if exchange is not None else None,
             )
         )
         for name, value in reply.headers:
@@ -234,19 +316,46 @@ class _Connection:
             elif not again.passing:
                 return
 
+    def _ready(self) -> None:
+        """There is something to bring."""
+        if not self._bringing and self._news is not None:
+            self._bringing = True
+            self._start(self._listen)
+
     async def _listen(self) -> None:
-        """Brings what belongs to no request, as long as the session lasts."""
-        place: str | None = None
+        """Brings what belongs to no request, as long as the session lasts; a stream that calls when there is something
+        is not waited for."""
         while True:
-            reply = await self._get(place)
-            if isinstance(reply, Streaming):
-                place = await self._relay(reply.source, listens=True) or place
-            elif reply.passing:
-                await trio.sleep(AGAIN)
-            else:
-                self._look(reply)
-                place = None
+            if self._news is None:
+                await self._open_news()
+            if self._news is not None and await self._bring_news(self._news):
+                self._bringing = False
+                return
             await trio.sleep(AGAIN)
+
+    async def _open_news(self) -> None:
+        self._anew = False
+        reply = await self._get(self._place)
+        if isinstance(reply, Streaming):
+            self._news = reply.source
+        elif not reply.passing:
+            self._look(reply)
+            self._place = None
+
+    async def _bring_news(self, source: EventSource) -> bool:
+        """Brings what is there, up to the end of the stream, or until it rests."""
+        decoder = SseDecoder(2 * self._limits.message_bytes)
+        while self._anew or not (isinstance(source, HeldStream) and source.rests(self._ready)):
+            chunk = await self._hear(source)
+            if chunk is None:
+                self._news = None
+                source.close()
+                return False
+            for event in decoder.feed(chunk):
+                if event.data:
+                    await self._send(dx.one_line(event.data))
+                self._place = event.id or self._place
+        return True
 
     async def _get(self, place: str | None) -> Reply:
         # The client comes back whatever its own revision says of that.
@@ -257,18 +366,21 @@ class _Connection:
 
     async def _hear(self, source: EventSource) -> bytes | None:
         """More of what belongs to no request; None also where it is to be asked for with other rights."""
-        with trio.CancelScope() as self._hearing:
-            return await source.receive()
+        if self._anew:
+            return None
+        try:
+            with trio.CancelScope() as self._hearing:
+                return await source.receive()
+        finally:
+            self._hearing = None
         return None
 
-    async def _relay(
-        self, source: EventSource, exchange: dx.Exchange | None = None, *, listens: bool = False
-    ) -> str | None:
+    async def _relay(self, source: EventSource, exchange: dx.Exchange | None = None) -> str | None:
         """Brings a stream to its end; the id of its last event."""
         decoder = SseDecoder(2 * self._limits.message_bytes)
         place = None
         try:
-            while (chunk := await (self._hear(source) if listens else source.receive())) is not None:
+            while (chunk := await source.receive()) is not None:
                 for event in decoder.feed(chunk):
                     if event.data and exchange is not None:
                         await self._send_all(exchange, event.data)
@@ -286,13 +398,16 @@ class _Connection:
 
     async def _send(self, message: bytes) -> None:
         try:
-            async with self._writing:
-                await self._channel.send(message)
+            await self._channel.send(message)
         except HungUp:
-            self._scope.cancel()
+            self._stop()
             await trio.lowlevel.checkpoint()
 
     def _look(self, answer: Answer) -> None:
         """A session that is no more is the end of its connection."""
         if answer.status == GONE and self._conversation.session is not None:
-            self._scope.cancel()
+            self._stop()
+
+
+def _counted(body: bytes) -> int:
+    return len(body) if len(body) > LARGE else 0

@@ -208,11 +208,19 @@ class Channel(Protocol):
         """With what rights the message was said that was received last; before the first: of who opened it."""
 
     async def receive(self) -> bytes | TooLong | None:
-        """The client's next message; None: it says no more, but may still read. Raises HungUp."""
+        """The client's next message; None: it says no more, but may still read. One call at a time. Raises HungUp."""
 
     async def send(self, message: bytes) -> None:
-        """One message, which has no line breaks; one call at a time. Raises HungUp, also when the client has taken
+        """One message, which has no line breaks; others may be under way. Raises HungUp, also when the client has taken
         nothing for too long."""
+
+    @property
+    def waiting(self) -> bool:
+        """Whether there is something to receive, be it that the client is gone."""
+
+    def listen(self, ready: Callable[[], object]) -> bool:
+        """Has it called whenever there is something to receive, and nobody waits for that; it may be called inside
+        anybody's turn. False: it never is, somebody must receive."""
 
 
 class Converse(Protocol):

@@ -17,6 +17,7 @@ import trio
 from actors.cluster import letters as lt
 from actors.cluster.letters import Letter
 from actors.ports import NO_RIGHTS, Done, Failed, Incarnation, Principal, Refused, Replica, Rights
+from actors.runtime.places import Place
 from actors.services import Services
 
 WAITING: Final = 64
@@ -38,37 +39,55 @@ class Messages:
     def __init__(self, channels: "Channels", rights: Rights) -> None:
         self.rights = rights
         self._channels = channels
-        self._in, self._out = trio.open_memory_channel[tuple[bytes, Rights]](WAITING)
+        self._left: list[tuple[bytes, Rights]] = []
+        self._place = Place()
+        self._ready: Callable[[], object] | None = None
+        self._woken = False
 
     def put(self, body: bytes, rights: Rights) -> bool:
         """False: there is no room."""
-        if not self._channels.room_for(body):
+        if len(self._left) >= WAITING or not self._channels.room_for(body):
             return False
-        try:
-            self._in.send_nowait((body, rights))
-        except trio.WouldBlock:
-            return False
+        self._left.append((body, rights))
         self._channels.held += _counted(body)
+        self._tell()
         return True
 
-    async def receive(self) -> bytes:
-        """The next one."""
-        return self._taken(await self._out.receive())
+    @property
+    def waiting(self) -> bool:
+        """Whether there is something to receive."""
+        return bool(self._left) or self._woken
 
-    def receive_nowait(self) -> bytes:
-        """The next one, if it is there; else trio.WouldBlock."""
-        return self._taken(self._out.receive_nowait())
+    def listen(self, ready: Callable[[], object]) -> None:
+        """Has it called whenever there is something to receive, and nobody waits for that."""
+        self._ready = ready
 
-    def _taken(self, message: tuple[bytes, Rights]) -> bytes:
-        body, self.rights = message
+    def wake(self) -> None:
+        """Has whoever receives look up."""
+        self._woken = True
+        self._tell()
+
+    def _tell(self) -> None:
+        if not self._place.wake() and self._ready is not None:
+            self._ready()
+
+    async def receive(self) -> bytes | None:
+        """The next one; None after `wake`."""
+        while not self._left:
+            if self._woken:
+                self._woken = False
+                return None
+            await self._place.wait()
+        body, self.rights = self._left.pop(0)
         self._channels.held -= _counted(body)
         return body
 
     def drop(self) -> None:
         """Nobody receives them any more."""
-        self._in.close()
-        while self._out.statistics().current_buffer_used:
-            self.receive_nowait()
+        self._ready = None
+        for body, _ in self._left:
+            self._channels.held -= _counted(body)
+        self._left.clear()
 
 
 class Channels:

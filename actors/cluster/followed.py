@@ -375,6 +375,11 @@ class HeldStream:
             self._owed.brought(chunk)
         return chunk
 
+    def rests(self, on_ready: Callable[[], object]) -> bool:
+        """Whether nothing is there, and nobody need wait for it: this is called when there is something to receive, in
+        anybody's turn. (What is read from the log, or comes from another process, needs a reader that waits.)"""
+        return type(self._source) is Connection and self._source.rests(on_ready)
+
     async def _go_on(self) -> bytes | None:
         """The owner was lost."""
         source, self._several = self._source, False

@@ -148,6 +148,14 @@ class Connection:
         if self._frames or self._ended or self.closed:
             on_ready()
 
+    def rests(self, on_ready: Callable[[], object]) -> bool:
+        """For a reader that came back for more: whether nothing is there, and this is called when something is."""
+        self.written = max(self.written, self._handed)
+        if self._frames or self._ended or self.closed:
+            return False
+        self._on_ready = on_ready
+        return True
+
     def take(self) -> Taken:
         """All that is there, at once. (What was written of it the reader says by `written`.)"""
         first = self._first

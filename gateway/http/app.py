@@ -18,6 +18,7 @@ from gateway.http.bodies import NoRoomError, Room, Share, read_body
 from gateway.http.conversation import send_rejection, serve_websocket, unfit
 from gateway.http.request import DisconnectedError, Receive, Scope, accepts, header_map, is_json, peer_of
 from gateway.http.response import Header, Send, cors_headers, preflight_headers, refusal, send_answer
+from gateway.http.rounds import ROUNDS
 from gateway.http.routes import Health, IssuerMetadata, Mcp, Messages, Metadata, Pages, Route, Sse, Ws, route
 from gateway.http.security import Gate, Security
 from gateway.http.sse_channel import PARAMETER, Post, said, serve_sse
@@ -152,6 +153,7 @@ class McpApp:
                     standing,
                     self._limits,
                     extra,
+                    scope[ROUNDS],
                     peer_of(scope),
                 )
             finally:

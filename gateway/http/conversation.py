@@ -1,7 +1,7 @@
 """Clients that have one channel for everything, over HTTP: a WebSocket as a `Channel`, as far as the app sees it."""
 
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
 import trio
 
@@ -10,11 +10,29 @@ from actors.protocol.table import Limits
 from gateway.http.bodies import Room
 from gateway.http.request import Receive, Scope, peer_of
 from gateway.http.response import Send, encoded, refusal
+from gateway.http.rounds import ROUNDS
 from gateway.http.standing import Standing
 
 SUBPROTOCOL: Final = "mcp"
 GOING_AWAY: Final = 1001
 NOT_ALLOWED: Final = 1008
+
+
+class Socket(Protocol):
+    """What a WebSocket tells beside ASGI."""
+
+    heard: float
+    """When the peer last said anything."""
+
+    @property
+    def waiting(self) -> bool:
+        """Whether there is something to receive."""
+
+    def listen(self, ready: Callable[[], object]) -> None:
+        """Has it called whenever there is something to receive, and nobody waits for that."""
+
+    def wake(self) -> None:
+        """Whoever receives gets `websocket.woken`."""
 
 
 def unfit(scope: Scope) -> Answer | None:
@@ -50,8 +68,13 @@ async def serve_websocket(
     until it is received here."""
     subprotocol = SUBPROTOCOL if scope["subprotocols"] else None
     await send({"type": "websocket.accept", "subprotocol": subprotocol, "headers": [], "room": room})
-    channel = WebSocketChannel(receive, send, scope["heard"], limits.keep_alive, standing, peer_of(scope))
-    await converse(channel, endpoint, asker.principal)
+    channel = WebSocketChannel(receive, send, scope["socket"], limits.keep_alive, standing, peer_of(scope))
+    rounds = scope[ROUNDS]
+    rounds.add(channel)
+    try:
+        await converse(channel, endpoint, asker.principal)
+    finally:
+        rounds.drop(channel)
     if standing.over:
         await send({"type": "websocket.close", "code": NOT_ALLOWED, "reason": "the token is not good any more"})
     else:
@@ -59,41 +82,53 @@ async def serve_websocket(
 
 
 class WebSocketChannel:
-    """Implements `Channel`. A peer of which nothing was heard between two pings is gone. All that it says it says with
-    the rights of the token that opened the connection, as the configuration in force has them."""
+    """Implements `Channel`. A peer of which nothing was heard from one ping to the next is gone. All that it says it
+    says with the rights of the token that opened the connection, as the configuration in force has them."""
 
     def __init__(
         self,
         receive: Receive,
         send: Send,
-        heard: Callable[[], float],
+        socket: Socket,
         keep_alive: float,
         standing: Standing,
         peer: str = "",
     ) -> None:
         self._standing = standing
         self.peer = peer
+        self.keep_alive = keep_alive
         self._receive = receive
         self._send = send
-        self._heard = heard
-        self._keep_alive = keep_alive
+        self._socket = socket
         self._pinged: float | None = None
 
     @property
     def rights(self) -> Rights:
         return self._standing.rights
 
+    @property
+    def waiting(self) -> bool:
+        return self._socket.waiting
+
+    def listen(self, ready: Callable[[], object]) -> bool:
+        self._socket.listen(ready)
+        return True
+
+    def visit(self) -> None:
+        """As in `Visited`."""
+        self._socket.wake()
+
     async def receive(self) -> bytes | None:
         while not self._standing.over:
-            message = None
-            with trio.move_on_after(min(self._keep_alive, self._standing.left)):
-                message = await self._receive()
+            message = await self._standing.within(self._receive)
             await self._standing.others()
-            if message is not None:
-                if message["type"] != "websocket.receive":
-                    raise HungUp
+            if message is None:
+                continue
+            if message["type"] == "websocket.receive":
                 return None if self._standing.over else bytes(message["text"].encode())
-            if self._pinged is not None and self._heard() < self._pinged:
+            if message["type"] != "websocket.woken":
+                raise HungUp
+            if self._pinged is not None and self._socket.heard < self._pinged:
                 raise HungUp
             self._pinged = trio.current_time()
             await self._send({"type": "websocket.ping"})

@@ -15,34 +15,9 @@ from hypercorn.typing import AppWrapper, ASGIReceiveEvent, ASGISendEvent, Scope
 
 from actors.runtime.boundary import Boundary
 from actors.runtime.exits import Exit
+from actors.runtime.places import Place
 
 Send = Callable[[ASGISendEvent | None], Awaitable[None]]
-
-
-class Place:
-    """Where one task waits until it is woken. (The least that a task can wait with: an event has a set of tasks.)"""
-
-    __slots__ = ("_task",)
-
-    def __init__(self) -> None:
-        self._task: trio.lowlevel.Task | None = None
-
-    def wait(self) -> Awaitable[object]:
-        """Until `wake`; to be awaited at once."""
-        assert self._task is None
-        self._task = trio.lowlevel.current_task()
-        return trio.lowlevel.wait_task_rescheduled(self._left)  # noqa: ASYNC105 — whoever calls awaits: a frame less
-
-    def wake(self) -> bool:
-        """Whether there was somebody."""
-        task, self._task = self._task, None
-        if task is not None:
-            trio.lowlevel.reschedule(task)
-        return task is not None
-
-    def _left(self, _: object) -> trio.lowlevel.Abort:
-        self._task = None
-        return trio.lowlevel.Abort.SUCCEEDED
 
 
 class Inbox:

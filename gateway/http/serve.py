@@ -18,6 +18,7 @@ from actors.runtime.boundary import Boundary
 from actors.runtime.exits import Exit
 from gateway.http.config import EdgeConfig, ServeConfig
 from gateway.http.connection import Connection
+from gateway.http.rounds import ROUNDS, Rounds
 from gateway.http.sockets import close_listeners
 
 
@@ -44,6 +45,7 @@ class Connections:
         """Called with the status and the client's address when the answer was given before there was a whole request:
         it could not be read, or came too slowly, or there are too many connections. `begun`: its head was good, so
         that whoever stands before the app tells of it."""
+        self.rounds = Rounds()
         self.working = 0
         self.stalled = 0
         self._log = log
@@ -96,6 +98,7 @@ async def serve(
     known = connections or Connections(log)
 
     def wrapped(scope: Any, receive: Any, send: Any, sync_spawn: Any, call_soon: Any) -> Any:
+        scope[ROUNDS] = known.rounds
         return app(scope, receive, send)  # hypercorn's ASGIWrapper, without a frame of its own
 
     def admitted(plain: trio.SocketStream) -> Connection:
@@ -118,7 +121,7 @@ async def serve(
         return attend(admitted(plain))
 
     open_listeners = [_Listener(listener) for listener in listeners]
-    async with trio.open_nursery() as handlers:
+    async with known.rounds.going(), trio.open_nursery() as handlers:
         async with trio.open_nursery() as accepting:
             accept = partial(trio.serve_listeners, handle, open_listeners, handler_nursery=handlers)
             await accepting.start(accept)

@@ -1,17 +1,18 @@
 """HTTP+SSE of 2024-11-05: one stream on which everything goes out, beginning with the place where to POST."""
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Protocol
 from urllib.parse import quote
-
-import trio
 
 from actors.ports import Answer, Asker, Converse, Principal, Rights
 from actors.protocol import errors
 from actors.protocol.errors import encode_error_body
 from actors.protocol.sse import encode_event
 from actors.protocol.table import Limits
+from actors.runtime.places import Turns
 from gateway.http.response import Header, Send, refusal
+from gateway.http.rounds import Rounds
 from gateway.http.sse_stream import COMMENT, EVENT_STREAM
 from gateway.http.standing import Standing
 
@@ -24,7 +25,18 @@ class Messages(Protocol):
 
     rights: Rights
 
-    async def receive(self) -> bytes: ...
+    @property
+    def waiting(self) -> bool:
+        """Whether there is something to receive."""
+
+    def listen(self, ready: Callable[[], object]) -> None:
+        """Has it called whenever there is something to receive, and nobody waits for that."""
+
+    def wake(self) -> None:
+        """Whoever receives gets None."""
+
+    async def receive(self) -> bytes | None:
+        """The next one."""
 
 
 class Post(Protocol):
@@ -60,6 +72,7 @@ async def serve_sse(
     standing: Standing,
     limits: Limits,
     extra: tuple[Header, ...],
+    rounds: Rounds,
     peer: str = "",
 ) -> None:
     """Serves the client on this stream, until one of both ends it."""
@@ -68,7 +81,11 @@ async def serve_sse(
         channel = SseChannel(send, messages, limits.keep_alive, standing, peer)
         path = f"{MESSAGES}/{quote(endpoint)}" if endpoint else MESSAGES
         await channel.write(encode_event(f"{path}?{PARAMETER}={token}".encode(), event="endpoint"))
-        await converse(channel, endpoint, asker.principal)
+        rounds.add(channel)
+        try:
+            await converse(channel, endpoint, asker.principal)
+        finally:
+            rounds.drop(channel)
     await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
@@ -80,18 +97,30 @@ class SseChannel:
         self._standing = standing
         self._send = send
         self._messages = messages
-        self._keep_alive = keep_alive
-        self._writing = trio.Lock()
+        self.keep_alive = keep_alive
+        self._writing = Turns()
 
     @property
     def rights(self) -> Rights:
         """Those of the token of each POST."""
         return self._messages.rights
 
+    @property
+    def waiting(self) -> bool:
+        return self._messages.waiting
+
+    def listen(self, ready: Callable[[], object]) -> bool:
+        self._messages.listen(ready)
+        return True
+
+    def visit(self) -> None:
+        """As in `Visited`."""
+        self._messages.wake()
+
     async def receive(self) -> bytes | None:
         while not self._standing.over:
-            with trio.move_on_after(min(self._keep_alive, self._standing.left)):
-                message = await self._messages.receive()
+            message = await self._standing.within(self._messages.receive)
+            if message is not None:
                 self._standing.renewed(self._messages.rights)
                 return message
             await self.write(COMMENT)

@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable
 from math import inf
 from time import time
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypeVar
 
 import trio
 
@@ -20,6 +20,9 @@ UNKNOWN: Final = 503
 
 async def _as_before() -> None:
     return None
+
+
+T = TypeVar("T")
 
 
 class Standing:
@@ -71,6 +74,15 @@ class Standing:
     def over(self) -> bool:
         """Whether it may go on no more."""
         return self.left <= 0 or self.withdrawn
+
+    async def within(self, wait: Callable[[], Awaitable[T]]) -> T | None:
+        """What comes of a wait; None: the token ends before that."""
+        left = self.left
+        if left == inf:
+            return await wait()
+        with trio.move_on_after(left):
+            return await wait()
+        return None
 
     @property
     def withdrawn(self) -> bool:

@@ -3,11 +3,11 @@
 The framing is wsproto's, under hypercorn's handshake; compression is never agreed on (it would cost each connection
 hundreds of KiB). What the peer does wrong ends its connection with a close code that says so: 1002 what is no
 WebSocket, 1003 binary, 1007 no UTF-8, 1008 floods and messages without end, 1009 what is too large; 1013 is for what
-there is no room for now. Beside ASGI's messages the app may send `websocket.ping`; whether anything came since the last
-one is told by `heard`. With `websocket.accept` it says in which `room` messages wait.
+there is no room for now. Beside ASGI's messages the app may send `websocket.ping`, and receives `websocket.woken` after
+`wake`; the scope has this object as `socket`. With `websocket.accept` the app says in which `room` messages wait.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
@@ -20,8 +20,9 @@ from wsproto.events import BytesMessage, CloseConnection, Message, Ping, TextMes
 from wsproto.frame_protocol import CloseReason
 from wsproto.utilities import LocalProtocolError, RemoteProtocolError
 
+from actors.runtime.places import Place, Turns
 from gateway.http.bodies import NoRoomError, Room, Share
-from gateway.http.requests import Place, Requests
+from gateway.http.requests import Requests
 from gateway.wire.http1_server import Head, encode_head
 
 if TYPE_CHECKING:
@@ -87,7 +88,9 @@ class WebSocketStream:
         self._texts: list[str] = []
         """Messages that the app has not received."""
         self._app, self._room_for_more = Place(), Place()
-        self._writing = trio.Lock()
+        self._ready: Callable[[], object] | None = None
+        self._woken = False
+        self._writing = Turns()
         self._pong: Ping | None = None
         self._budget, self._controls = Budget(FRAMES), Budget(CONTROLS)
         self._rejecting = False
@@ -113,7 +116,7 @@ class WebSocketStream:
             "server": protocol.server,
             "subprotocols": self._handshake.subprotocols or [],
             "valid": self._handshake.upgrade is not None and self._handshake.is_valid(),
-            "heard": lambda: self.heard,
+            "socket": self,
             "extensions": {"websocket.http.response": {}},
         }
         inbox: Any = self
@@ -124,12 +127,33 @@ class WebSocketStream:
         while not self._texts:
             if self.closed:
                 return {"type": "websocket.disconnect", "code": 1006}
+            if self._woken:
+                self._woken = False
+                return {"type": "websocket.woken"}
             await self._app.wait()
         text = self._texts.pop(0)
         self._room_for_more.wake()
         self._waiting -= len(text)
         self._hold()
         return {"type": "websocket.receive", "text": text}
+
+    @property
+    def waiting(self) -> bool:
+        """Whether the app has something to receive."""
+        return bool(self._texts) or self.closed or self._woken
+
+    def listen(self, ready: Callable[[], object]) -> None:
+        """Has it called whenever there is something to receive, and the app does not wait for that."""
+        self._ready = ready
+
+    def wake(self) -> None:
+        """Has the app look up."""
+        self._woken = True
+        self._tell()
+
+    def _tell(self) -> None:
+        if not self._app.wake() and self._ready is not None:
+            self._ready()
 
     def _hold(self) -> None:
         """Raises NoRoomError."""
@@ -171,7 +195,7 @@ class WebSocketStream:
             await self._fail(CloseReason.POLICY_VIOLATION, "too many pings")
         elif isinstance(event, Ping):
             self._pong = event
-            if not self._writing.locked():  # else whoever writes says it then
+            if not self._writing.taken:  # else whoever writes says it then
                 await self._answer(None)
 
     async def _text(self, event: "Message[str]") -> None:
@@ -191,7 +215,7 @@ class WebSocketStream:
             text, self._parts = "".join(self._parts), []
             self._waiting, self._size = self._waiting + self._size, 0
             self._texts.append(text)
-            self._app.wake()
+            self._tell()
             while len(self._texts) > AHEAD and not self.closed:
                 await self._room_for_more.wait()
         elif len(self._parts) > self._message_bytes // 64:
@@ -207,7 +231,7 @@ class WebSocketStream:
     def end(self) -> None:
         """Nothing more is passed on."""
         self.closed = True
-        self._app.wake()
+        self._tell()
         self._room_for_more.wake()
         self._share.hold(0)
 

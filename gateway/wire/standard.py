@@ -10,11 +10,13 @@ import select
 import stat
 import sys
 from collections import deque
+from collections.abc import Callable
 from typing import Final
 
 import trio
 
 from actors.ports import NO_RIGHTS, HungUp, Rights, TooLong
+from actors.runtime.places import Turns
 from gateway.wire.lines import FRAMES_PER_TURN, LineSplitter, LongLine
 
 READ: Final = 64 * 1024
@@ -28,6 +30,8 @@ class StandardStreams:
 
     rights: Rights = NO_RIGHTS
     peer = ""
+    waiting = False
+    """Nobody can tell who does not wait for it."""
 
     def __init__(self, source: int, target: int, message_bytes: int, patience: float) -> None:
         self._in, self._out = source, target
@@ -37,6 +41,10 @@ class StandardStreams:
         self._waiting: deque[bytes | LongLine] = deque()
         self._ended = False
         self._turn = 0
+        self._writing = Turns()
+
+    def listen(self, ready: Callable[[], object]) -> bool:
+        return False
 
     async def receive(self) -> bytes | TooLong | None:
         while True:
@@ -73,11 +81,12 @@ class StandardStreams:
 
     async def send(self, message: bytes) -> None:
         data = memoryview(message + b"\n")
-        with trio.move_on_after(self._patience):
-            while data:
-                data = data[await self._write(data[:AT_ONCE]) :]
-            return
-        raise HungUp
+        async with self._writing:
+            with trio.move_on_after(self._patience):
+                while data:
+                    data = data[await self._write(data[:AT_ONCE]) :]
+                return
+            raise HungUp
 
     async def _write(self, data: memoryview) -> int:
         try:

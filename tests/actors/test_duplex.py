@@ -21,6 +21,12 @@ CALL = {"name": "alpha__work", "arguments": {"text": "x"}}
 ERAS = pytest.mark.parametrize("modern", [False, True], ids=["legacy", "modern"])
 
 
+@pytest.fixture(autouse=True, params=[True, False], ids=["called", "waiting"])
+def kind_of_channel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that says when there is something to receive, as over HTTP, and one that somebody must wait at, as stdio."""
+    monkeypatch.setattr(Wire, "calls", request.param)
+
+
 @asynccontextmanager
 async def connected(gateway: Gateway, endpoint: str = "", **limits: Any) -> AsyncIterator[Wire]:
     wire = Wire()
@@ -32,6 +38,7 @@ async def connected(gateway: Gateway, endpoint: str = "", **limits: Any) -> Asyn
         wire.ended.set()
 
     async with trio.open_nursery() as nursery:
+        wire.nursery = nursery
         nursery.start_soon(serve)
         yield wire
         wire.hang_up()
@@ -363,3 +370,55 @@ async def test_a_channel_that_ends_takes_nothing_from_others(autojump_clock):
         await trio.sleep(60)
         assert set(gateway.actors.pools.children()) == kept
         await stays.call(2, "tools/call", CALL, modern=True)
+
+
+def tasks_in(nursery: trio.Nursery) -> int:
+    """And in the nurseries of these."""
+    return sum(1 + sum(map(tasks_in, task.child_nurseries)) for task in nursery.child_tasks)
+
+
+async def test_a_client_that_says_nothing_keeps_one_task_and_what_the_server_says_comes_all_the_same(autojump_clock):
+    backend = alpha()
+    async with open_gateway(backend) as gateway, connected(gateway) as wire:
+        await wire.initialize()
+        for id in range(1, 4):
+            await wire.call(id, "tools/call", CALL)
+        await trio.sleep(5)
+        assert tasks_in(wire.nursery) <= (1 if wire.calls else 2)
+        for word in ("fire", "water", "earth"):
+            backend.upstream.notify("notifications/message", {"level": "error", "data": word})
+            await trio.sleep(5)
+            assert wire.got[-1]["params"]["data"] == word
+        assert tasks_in(wire.nursery) <= (1 if wire.calls else 2)
+
+
+async def test_what_comes_while_a_call_runs_is_read_and_its_task_ends_with_it(autojump_clock):
+    backend = alpha(held={"work"})
+    async with open_gateway(backend) as gateway, connected(gateway) as wire:
+        await wire.initialize()
+        await trio.sleep(5)
+        requests = []
+        for id in range(1, 9):
+            wire.ask(id, "tools/call", CALL)
+            requests.append(await backend.next())
+        wire.ask("p", "ping")
+        assert (await wire.answer("p"))["result"] == {}
+        assert tasks_in(wire.nursery) >= 8
+        for id, request in enumerate(requests, 1):
+            request.text("done")
+            assert "result" in await wire.answer(id)
+        await trio.sleep(5)
+        assert tasks_in(wire.nursery) <= (1 if wire.calls else 2)
+
+
+async def test_what_comes_while_the_connection_ends_starts_nothing(autojump_clock):
+    async with open_gateway(alpha()) as gateway, connected(gateway) as wire:
+        await wire.initialize()
+        await trio.sleep(5)
+        wire.duplex.stop()
+        for number in range(5):
+            wire.tell("notifications/roots/list_changed")
+            wire.ask(f"p{number}", "ping")
+            await trio.lowlevel.checkpoint()
+        with trio.fail_after(60):
+            await wire.ended.wait()

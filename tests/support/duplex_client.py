@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import trio
@@ -24,6 +25,10 @@ class Wire:
 
     duplex: Any = None
     """What serves it."""
+    nursery: Any = None
+    """Of the tasks that do."""
+    calls = True
+    """Whether it says when there is something to receive."""
 
     def __init__(self) -> None:
         self.got: list[Message] = []
@@ -34,6 +39,17 @@ class Wire:
         self._in, self._out = trio.open_memory_channel[bytes | None](1000)
         self._lot = trio.lowlevel.ParkingLot()
         self._next = 0
+        self._ready: Callable[[], object] = lambda: None
+
+    @property
+    def waiting(self) -> bool:
+        found = self._in.statistics()
+        return self.calls and (found.current_buffer_used > 0 or not found.open_send_channels)
+
+    def listen(self, ready: Callable[[], object]) -> bool:
+        if self.calls:
+            self._ready = ready
+        return self.calls
 
     async def receive(self) -> bytes | None:
         try:
@@ -57,7 +73,12 @@ class Wire:
         self._lot.unpark_all()
 
     def say(self, message: Message | bytes) -> None:
-        self._in.send_nowait(message if isinstance(message, bytes) else json.dumps(message).encode())
+        self._put(message if isinstance(message, bytes) else json.dumps(message).encode())
+
+    def _put(self, message: bytes | None) -> None:
+        self._in.send_nowait(message)
+        if self._in.statistics().current_buffer_used:
+            self._ready()
 
     def ask(self, id: int | str, method: str, params: Message | None = None, *, modern: bool = False) -> None:
         given = {**(params or {}), **({"_meta": META | (params or {}).get("_meta", {})} if modern else {})}
@@ -68,10 +89,13 @@ class Wire:
 
     def finish(self) -> None:
         """It says no more."""
-        self._in.send_nowait(None)
+        self._put(None)
 
     def hang_up(self) -> None:
+        awaited = self._in.statistics().tasks_waiting_receive
         self._in.close()
+        if not awaited:
+            self._ready()
 
     async def initialize(self, version: str = "2025-11-25", **capabilities: Any) -> Message:
         info = {"name": "test", "version": "1"}

@@ -25,6 +25,7 @@ from actors.protocol.issuers import Issuer
 from actors.protocol.table import Limits
 from gateway.http.app import McpApp
 from gateway.http.authorization import Authorization, Resource
+from gateway.http.rounds import ROUNDS, Rounds
 from gateway.http.security import Security
 from gateway.oauth.verifier import TokenVerifier
 from gateway.revoking import Revoked
@@ -95,6 +96,7 @@ class Socket:
     """A WebSocket as ASGI has it. `closed` is its close code."""
 
     def __init__(self) -> None:
+        self._ready: Callable[[], object] = lambda: None
         self._in, self._app_in = trio.open_memory_channel[Any](100)
         self._app_out, self._out = trio.open_memory_channel[Any](100)
         self.answered = trio.Event()
@@ -104,10 +106,36 @@ class Socket:
 
     async def run(self, app: Any, path: str, token: str) -> None:
         headers = [(b"host", b"localhost"), (b"authorization", f"Bearer {token}".encode())]
-        scope = {"type": "websocket", "path": path, "raw_path": path.encode(), "headers": headers, "query_string": b""}
-        scope |= {"valid": True, "subprotocols": ["mcp"], "heard": trio.current_time}
-        await app(scope, self._app_in.receive, self._take)
+        scope: dict[str, Any] = {
+            "type": "websocket",
+            "path": path,
+            "raw_path": path.encode(),
+            "headers": headers,
+            "query_string": b"",
+        }
+        scope |= {"valid": True, "subprotocols": ["mcp"], "socket": self, ROUNDS: Rounds()}
+        async with scope[ROUNDS].going():
+            await app(scope, self._app_in.receive, self._take)
         self.over.set()
+
+    @property
+    def heard(self) -> float:
+        return trio.current_time()
+
+    @property
+    def waiting(self) -> bool:
+        return self._in.statistics().current_buffer_used > 0
+
+    def listen(self, ready: Callable[[], object]) -> None:
+        self._ready = ready
+
+    def wake(self) -> None:
+        self._put({"type": "websocket.woken"})
+
+    def _put(self, message: Mapping[str, Any]) -> None:
+        self._in.send_nowait(message)
+        if self.waiting:
+            self._ready()
 
     async def _take(self, message: Mapping[str, Any]) -> None:
         await trio.lowlevel.checkpoint()
@@ -124,7 +152,7 @@ class Socket:
 
     def say(self, id: int | None, method: str, params: Mapping[str, Any] | None = None) -> None:
         message = {"jsonrpc": "2.0", "method": method, "params": params or {}, **({} if id is None else {"id": id})}
-        self._in.send_nowait({"type": "websocket.receive", "text": json.dumps(message)})
+        self._put({"type": "websocket.receive", "text": json.dumps(message)})
 
     async def next(self) -> Any:
         with trio.fail_after(60):

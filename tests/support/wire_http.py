@@ -13,6 +13,8 @@ from typing import Any
 
 import trio
 
+from gateway.http.rounds import ROUNDS, Rounds
+
 WAIT = 10.0
 """Seconds for anything to come."""
 
@@ -205,6 +207,8 @@ class AsgiHttp:
         async def receive() -> Mapping[str, Any]:
             return {"type": "http.request", "body": body, "more_body": False}
 
+        rounds = Rounds()
         with exchange.scope:
-            await self.app(scope, receive, exchange.send)
+            async with rounds.going():
+                await self.app({**scope, ROUNDS: rounds}, receive, exchange.send)
         exchange.close()
