@@ -14,8 +14,10 @@ case $1 in
   rust)
     # A copy, since cargo writes its lock file, which names an index by its address, beside the manifest.
     cp -R tests/e2e/peers/rust/. "$dir/source"
-    cargo build --quiet --manifest-path "$dir/source/Cargo.toml" --target-dir "$dir/target"
-    cp "$dir/target/debug/rmcp-client" "$dir/"
+    # What it builds is kept where the user keeps such things, as Go does: a clone of this tree builds only what is ours.
+    target=${XDG_CACHE_HOME:-$HOME/.cache}/stagedoor-peers
+    cargo build --quiet --manifest-path "$dir/source/Cargo.toml" --target-dir "$target"
+    cp "$target/debug/rmcp-client" "$dir/"
     ;;
   jvm)
     mvn --quiet --batch-mode --file tests/e2e/peers/jvm/pom.xml -DbuildDirectory="$dir" package

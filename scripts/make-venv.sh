@@ -36,5 +36,6 @@ fi
 echo "installing the $(grep -c '==' "$lock") packages of $lock into $dir"
 # What is there already is no news; what is fetched and installed shows that it goes on. The lock is whole, so nothing is
 # resolved: pip would look for the newest of a package that is wanted with an extra, find one that is not in the lock, and refuse.
+# Python compiles what is imported when it is: most of what there is never is.
 "${pip[@]}" install --disable-pip-version-check --no-input --progress-bar off \
-  --no-deps --require-hashes --requirement "$lock" | { grep -v -e 'already satisfied' -e '^Ignoring ' -e '^  ' || true; }
+  --no-compile --no-deps --require-hashes --requirement "$lock" | { grep -v -e 'already satisfied' -e '^Ignoring ' -e '^  ' || true; }

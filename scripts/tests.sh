@@ -9,6 +9,7 @@ export PYTHON=$1
 TOOLS=${TOOLS:-true}
 shift
 unset PYTHONDONTWRITEBYTECODE # else every process that a test starts compiles the tree anew
+export NODE_COMPILE_CACHE=$PWD/build/node # the same for programs on node
 if [ $# -gt 0 ]; then
   $TOOLS && exec "$PYTHON" -m pytest -m "not chaos" --durations=10 "$@"
   exit 1

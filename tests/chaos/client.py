@@ -22,7 +22,7 @@ LATER = frozenset({0, 429, 502, 503, 504})
 """Statuses that say: try again, if it may be tried again. (0: the connection broke.)"""
 GIVE_UP = 90.0
 """Seconds, on a machine of usual speed, after which a client no longer waits."""
-THINKS = (0.1, 0.9)
+THINKS = (0.2, 1.4)
 """Seconds between two calls of a client, from and to."""
 TOOLS = {"quick": 24, "work": 8, "cut": 4, "ask": 4, "cancel": 1}
 """What a client does, and how often. `cut`: it works, and the client loses its connection on purpose. `cancel`: it

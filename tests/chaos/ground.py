@@ -103,7 +103,7 @@ class Ground:
         while True:
             replica.lives += 1
             name = f"replica-{self.replicas.index(replica)}-{replica.lives}"
-            replica.program = self._programs.start(name, command)
+            replica.program = self._programs.start(name, command, fork=True)
             try:
                 replica.program.wait_ready(answers(f"http://{replica.admin}/readyz"))
             except AssertionError:

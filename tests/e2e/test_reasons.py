@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import processes
 from tests.support.patience import PATIENCE
-from tests.support.processes import STAGEDOOR, Gateway, Programs, environment, free_port
+from tests.support.processes import Gateway, Programs, free_port
 
 pytestmark = pytest.mark.e2e
 
@@ -35,9 +36,8 @@ def config(tmp_path: Path) -> Path:
 @pytest.fixture
 def stagedoor(tmp_path: Path) -> Run:
     def stagedoor(*words: object) -> subprocess.CompletedProcess[str]:
-        command = [str(STAGEDOOR), *map(str, words)]
-        env = {**environment(), "XDG_STATE_HOME": str(tmp_path)}  # where the gateway of the test keeps its state
-        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE, env=env)
+        # where the gateway of the test keeps its state
+        return processes.stagedoor(*map(str, words), env={"XDG_STATE_HOME": str(tmp_path)})
 
     return stagedoor
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import time
 import urllib.request
 from collections.abc import Callable
@@ -15,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.support.patience import PATIENCE
-from tests.support.processes import STAGEDOOR, Gateway, Programs
+from tests.support.processes import Gateway, Programs, stagedoor
 from tests.support.raw import RawSession
 
 pytestmark = pytest.mark.e2e
@@ -99,7 +98,7 @@ def test_a_hangup_has_the_file_read_anew_and_a_bad_one_is_refused(programs: Prog
     assert version_at(held) == "1"
     site.write("two", limits={"messageBytes": 1000000})
     where = ["--against", gateway.endpoint(), "--admin", gateway.admin]
-    told = subprocess.run([STAGEDOOR, "check", site.file, *where], capture_output=True, text=True, check=True)
+    told = stagedoor("check", site.file, *where, check=True)
     assert "  changed: versions (native)\n" in told.stdout
     assert "  needs a restart: gateway.limits.messageBytes\n" in told.stdout
     gateway.program.send(signal.SIGHUP)
@@ -168,16 +167,16 @@ def test_every_worker_has_the_same_whatever_becomes_of_it(programs: Programs, si
     pids = {worker["pid"] for worker in until(lambda: ready(gateway))}
     held = [RawSession(gateway.endpoint("versions")) for _ in range(4)]
     assert {version_at(session) for session in held} == {"1"}
-    subprocess.run([STAGEDOOR, "pin", site.file], check=True)
+    stagedoor("pin", site.file, check=True)
     site.write("two", pins={"mode": "block"})
     where = ["--against", gateway.endpoint(), "--admin", gateway.admin]
-    told = subprocess.run([STAGEDOOR, "check", site.file, *where], capture_output=True, text=True, check=True)
+    told = stagedoor("check", site.file, *where, check=True)
     assert "  changed: versions (native)\n" in told.stdout
     gateway.program.send(signal.SIGHUP)
     gateway.program.wait_output("configuration_reloaded")
     assert {version_at(RawSession(gateway.endpoint("versions"))) for _ in range(8)} == {"2"}
     assert tools_at(gateway) == {("version_of",)}, "what is new is held back by every worker"
-    subprocess.run([STAGEDOOR, "pin", "--accept", site.file], check=True)
+    stagedoor("pin", "--accept", site.file, check=True)
     gateway.program.send(signal.SIGHUP)
     until(lambda: metric(gateway, outcome("reloaded")) == 2.0)
     assert tools_at(gateway) == {("version_of", "more")}

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.patience import PATIENCE
-from tests.support.processes import ROOT, STAGEDOOR, Gateway, Programs, answers, environment, free_port
+from tests.support.processes import ROOT, Gateway, Programs, answers, environment, free_port, stagedoor
 from tests.support.raw import RawSession
 
 pytestmark = pytest.mark.e2e
@@ -144,7 +144,5 @@ def test_make_run_prints_the_endpoint_and_goes_on(programs: Programs) -> None:
 
 @pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*.json*")), ids=lambda path: path.name)
 def test_the_examples_are_in_order(example: Path) -> None:
-    done = subprocess.run(
-        [STAGEDOOR, "check", example], capture_output=True, text=True, timeout=PATIENCE, env=environment(), check=False
-    )
+    done = stagedoor("check", example)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -15,8 +15,9 @@ import pytest
 import trio
 
 from stagedoor import open_client
+from tests.support.forked import Piped
 from tests.support.patience import PATIENCE
-from tests.support.processes import ROOT, STAGEDOOR, Programs, accepts, environment, free_port
+from tests.support.processes import ROOT, STAGEDOOR, Programs, accepts, environment, free_port, stagedoor
 
 pytestmark = pytest.mark.e2e
 
@@ -42,9 +43,8 @@ def server(tmp_path: Path) -> Path:
 
 
 @contextmanager
-def started(*words: str | Path) -> Iterator[subprocess.Popen[bytes]]:
-    command = [str(word) for word in (STAGEDOOR, *words)]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment())
+def started(*words: str | Path) -> Iterator[Piped]:
+    process = Piped([str(word) for word in words], environment(), ROOT)
     try:
         yield process
     finally:
@@ -60,7 +60,8 @@ def test_on_the_standard_streams_it_answers_what_it_was_asked_and_ends_with_its_
     with started("run", server) as process:
         ready = b'{"jsonrpc": "2.0", "method": "notifications/initialized"}\n'
         call = line(2, "tools/call", name="forecast", arguments={"city": "Bergen"})
-        out, _ = process.communicate(line(1, "initialize", **INITIALIZE) + ready + call, timeout=PATIENCE)
+        process.stdin.write(line(1, "initialize", **INITIALIZE) + ready + call)
+        out, _ = process.communicate(PATIENCE)
         first, second = map(json.loads, out.splitlines())
     assert first["result"]["serverInfo"]["name"] == "weather"
     assert second["result"]["content"][0]["text"] == "Bergen: rain, asked 1 times"
@@ -70,8 +71,6 @@ def test_on_the_standard_streams_it_answers_what_it_was_asked_and_ends_with_its_
 @pytest.mark.parametrize("end", ["a signal", "a closed output"])
 def test_it_ends_in_order_when_it_is_told_to_or_nobody_reads(end: str, server: Path) -> None:
     with started("run", f"{server}:server") as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
         process.stdin.write(line(1, "initialize", **INITIALIZE))
         process.stdin.flush()
         process.stdout.readline()
@@ -86,15 +85,15 @@ def test_it_ends_in_order_when_it_is_told_to_or_nobody_reads(end: str, server: P
 
 def test_a_server_whose_module_fails_ends_the_command_with_its_traceback(server: Path) -> None:
     server.write_text("raise RuntimeError('in the module')")
-    done = subprocess.run([STAGEDOOR, "run", server], capture_output=True, timeout=PATIENCE, check=False)
-    assert (done.returncode, done.stdout) == (1, b"")
-    assert b"RuntimeError: in the module" in done.stderr
+    done = stagedoor("run", server)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "RuntimeError: in the module" in done.stderr
 
 
 async def test_over_http_sessions_of_both_eras_stay_while_it_is_loaded_anew(server: Path, programs: Programs) -> None:
     port = free_port()
     command = [str(STAGEDOOR), "run", str(server), "--http", f"127.0.0.1:{port}", "--reload"]
-    program = await trio.to_thread.run_sync(lambda: programs.start("run", command, ready=accepts(port)))
+    program = await trio.to_thread.run_sync(lambda: programs.start("run", command, ready=accepts(port), fork=True))
     url = f"http://127.0.0.1:{port}/mcp"
     with trio.fail_after(PATIENCE):
         async with open_client(url, "2025-11-25") as legacy, open_client(url, "2026-07-28") as modern:

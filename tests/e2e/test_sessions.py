@@ -7,16 +7,14 @@ import subprocess
 
 import pytest
 
-from tests.support.patience import PATIENCE
-from tests.support.processes import STAGEDOOR, Gateway, Programs, environment
+from tests.support.processes import Gateway, Programs, stagedoor
 from tests.support.raw import RawSession
 
 pytestmark = pytest.mark.e2e
 
 
 def sessions(gateway: Gateway, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [str(STAGEDOOR), "sessions", *words, "--url", gateway.endpoint(), "--admin", gateway.admin]
-    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, env=environment(), check=False)
+    return stagedoor("sessions", *words, "--url", gateway.endpoint(), "--admin", gateway.admin)
 
 
 def test_sessions_are_listed_and_one_is_ended(programs: Programs) -> None:

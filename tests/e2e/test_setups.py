@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import urllib.error
 import urllib.request
 from contextlib import asynccontextmanager
@@ -21,7 +20,7 @@ from mcp.client.streamable_http import streamable_http_client
 from tests.e2e.test_login import Storage, logged_in, node, shared_programs
 from tests.support.patience import PATIENCE
 from tests.support.ports import free_port
-from tests.support.processes import ROOT, STAGEDOOR, Gateway, Programs, accepts, environment
+from tests.support.processes import ROOT, Gateway, Programs, accepts, stagedoor
 
 __all__ = ["node", "shared_programs"]
 
@@ -69,9 +68,7 @@ def set_up(programs: Programs, heading: str, folder: Path, idp: str = IDP) -> tu
 
 
 def ran(command: list[str]) -> str:
-    done = subprocess.run(
-        [str(STAGEDOOR), *command], capture_output=True, text=True, timeout=PATIENCE, check=False, env=environment()
-    )
+    done = stagedoor(*command)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -7,15 +7,16 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.forked import Piped
 from tests.support.patience import PATIENCE
-from tests.support.processes import NODE_PACKAGES, ROOT, STAGEDOOR
+from tests.support.processes import NODE_PACKAGES, ROOT, STAGEDOOR, stagedoor
 
 DEMO = {"mcpServers": {"demo": {"native": "gateway.native.demo:server"}}}
 INITIALIZE = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
@@ -37,7 +38,7 @@ def config(tmp_path: Path) -> Path:
 class Child:
     """The process, and a client that speaks with it line by line."""
 
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+    def __init__(self, process: Piped | subprocess.Popen[bytes]) -> None:
         self.process = process
 
     def write(self, *lines: bytes | dict[str, Any]) -> None:
@@ -61,15 +62,18 @@ class Child:
     def end(self) -> tuple[int, bytes]:
         """Its status, and what was still on its standard output, once its input has ended."""
         rest, _ = self.process.communicate(timeout=PATIENCE)
+        assert self.process.returncode is not None
         return self.process.returncode, rest
 
 
 @contextmanager
 def started(*options: str | os.PathLike[str], code: str = "") -> Iterator[Child]:
-    command: Sequence[str | os.PathLike[str]] = [STAGEDOOR, "stdio", *options]
+    process: Piped | subprocess.Popen[bytes]
     if code:
         command = [sys.executable, "-c", f"{code}\nfrom gateway.cli import main\nmain()", "stdio", *options]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT)
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT)
+    else:
+        process = Piped(["stdio", *map(os.fspath, options)], os.environ, ROOT)
     try:
         yield Child(process)
     finally:
@@ -226,8 +230,8 @@ def test_what_a_library_prints_does_not_reach_the_client(tmp_path: Path) -> None
 
 def test_wrong_usage_is_said_on_standard_error(tmp_path: Path) -> None:
     for options in ([], ["--config", "/no/such/file"], ["--native", "no.such.module"]):
-        done = subprocess.run([STAGEDOOR, "stdio", *options], capture_output=True, timeout=PATIENCE, check=False)
-        assert (done.returncode, done.stdout) == (2, b"")
+        done = stagedoor("stdio", *options)
+        assert (done.returncode, done.stdout) == (2, "")
         assert done.stderr
 
 

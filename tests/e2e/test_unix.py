@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.support.processes import STAGEDOOR, Programs
+from tests.support.processes import STAGEDOOR, Programs, stagedoor
 
 INITIALIZE = json.dumps(
     {
@@ -36,17 +35,10 @@ def test_it_serves_is_found_and_leaves_nothing(
     env = {"XDG_STATE_HOME": str(tmp_path)}
     store = ("--store", redis_url) if options else ()
     command = [STAGEDOOR, "serve", "--listen", f"unix:{path}", "--admin", "127.0.0.1:0", *store, *options]
-    program = programs.start("gateway", command, env=env, ready=path.exists)
+    program = programs.start("gateway", command, env=env, ready=path.exists, fork=True)
     program.wait_output(f"endpoint  unix:{path}")
     assert '"serverInfo"' in post(path)
-    found = subprocess.run(
-        [STAGEDOOR, "ls", "servers", "--url", f"unix:{path}", "--json"],
-        env={**os.environ, **env},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    found = stagedoor("ls", "servers", "--url", f"unix:{path}", "--json", env=env)
     assert {entry["name"] for entry in json.loads(found.stdout)} >= {"demo"}, found.stderr
     assert program.stop(signal.SIGTERM) == 0
     assert not path.exists()
@@ -55,13 +47,13 @@ def test_it_serves_is_found_and_leaves_nothing(
 def test_after_a_kill_the_next_one_serves_there(programs: Programs, tmp_path: Path) -> None:
     path = tmp_path / "gateway.sock"
     command = [STAGEDOOR, "serve", "--listen", f"unix:{path}", "--admin", "127.0.0.1:0"]
-    first = programs.start("first", command, ready=path.exists)
+    first = programs.start("first", command, ready=path.exists, fork=True)
     first.wait_output("endpoint")
     first.stop(signal.SIGKILL)
     assert path.exists()
-    second = programs.start("second", command, ready=path.exists)
+    second = programs.start("second", command, ready=path.exists, fork=True)
     second.wait_output("endpoint")
     assert '"serverInfo"' in post(path)
-    third = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=60, check=False)
+    third = stagedoor(*command[1:])
     assert third.returncode == 1
     assert "another program listens there already" in third.stderr

@@ -6,7 +6,7 @@ It imports the standard library alone: it is loaded in the environments of old S
 from __future__ import annotations
 
 import json
-import sys
+from pathlib import Path
 from typing import Any
 
 LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
@@ -161,5 +161,7 @@ def whole(revision: str) -> dict[str, Any]:
     }
 
 
-if __name__ == "__main__":
-    print(json.dumps(whole(sys.argv[1])))
+def write(folder: Path) -> None:
+    """Into a file for each revision."""
+    for revision in ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", "2026-07-28"):
+        (folder / f"{revision}.json").write_text(json.dumps(whole(revision)))

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.matrix import story
 from tests.matrix.judging import faults
 from tests.matrix.recording import GATEWAY, connections
 from tests.matrix.table import REVISIONS, expected
@@ -70,13 +71,15 @@ CLIENTS = {
 
 
 @pytest.fixture(scope="module")
-def commands(shared_programs: Programs) -> dict[str, list[str]]:
+def commands(shared_programs: Programs, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     """Server → what starts it. Those on Python start at once: there are many of them."""
+    stories = tmp_path_factory.mktemp("stories")
+    story.write(stories)
 
     def command(name: str, server: Party) -> list[str]:
         if "python" in Path(server.command[0]).name:
             return shared_programs.forks(name, server.command)
-        return [str(part) for part in server.command]
+        return [*map(str, server.command), str(stories)]
 
     return {name: command(name, server) for name, server in SERVERS.items()}
 

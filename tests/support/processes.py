@@ -26,6 +26,7 @@ from typing import Any
 
 import pytest
 
+from tests.support import forked
 from tests.support.forked import Forked
 from tests.support.patience import PATIENCE
 from tests.support.ports import free_port
@@ -89,8 +90,8 @@ class Program:
         self._mark = uuid.uuid4().hex
         self._process: subprocess.Popen[bytes] | Forked
         if fork:
-            log.touch()
-            self._process = Forked(command[1:], log, {**env, MARK: self._mark}, cwd)
+            with log.open("wb") as output, open(os.devnull, "rb") as nothing:
+                self._process = Forked(command[1:], (nothing, output, output), {**env, MARK: self._mark}, cwd)
             return
         with log.open("wb") as output:
             self._process = subprocess.Popen(
@@ -257,6 +258,13 @@ def environment() -> dict[str, str]:
     """The environment for programs of a test: locked servers and the private node first on PATH."""
     path = os.pathsep.join((str(LOCKED_RUNNERS), str(NODE_PACKAGES / ".bin"), os.environ.get("PATH", "")))
     return {**os.environ, "PATH": path, "PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1", "NO_COLOR": "1"}
+
+
+def stagedoor(
+    *words: str | os.PathLike[str], env: Mapping[str, str] | None = None, check: bool = False
+) -> subprocess.CompletedProcess[str]:
+    """Runs the command to its end, in a fork; `env` is added to the environment of the tests."""
+    return forked.stagedoor(*words, env={**environment(), **(env or {})}, cwd=ROOT, check=check)
 
 
 def need(there: bool, what: str) -> None:

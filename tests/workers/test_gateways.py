@@ -8,7 +8,6 @@ import os
 import re
 import signal
 import socket
-import subprocess
 import sys
 import threading
 import time
@@ -27,7 +26,7 @@ from actors.sessions.router import session_key
 from tests.e2e.test_old_records import comes_back, leave
 from tests.support.patience import PATIENCE
 from tests.support.ports import free_port
-from tests.support.processes import ROOT, STAGEDOOR, Gateway, Programs, accepts, environment
+from tests.support.processes import ROOT, Gateway, Programs, accepts, stagedoor
 from tests.support.raw import RawSession, Stream
 
 pytestmark = [pytest.mark.e2e, pytest.mark.redis]
@@ -310,8 +309,7 @@ def test_sessions_go_on_through_a_rolling_restart_and_no_call_of_theirs_fails(si
 def sessions(site: Site, *words: str) -> dict[str, Any]:
     """What `stagedoor sessions` says to programs."""
     where = ("--url", site.gateway.endpoint(), "--admin", site.gateway.admin, "--json")
-    command = [str(STAGEDOOR), "sessions", *words, *where]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, env=environment(), check=False)
+    done = stagedoor("sessions", *words, *where)
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     return found

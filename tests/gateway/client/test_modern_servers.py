@@ -12,6 +12,7 @@ import trio
 
 from gateway.client import ClientError, InputError, VersionError
 from stagedoor import open_client
+from tests.matrix import story
 from tests.support.patience import PATIENCE
 from tests.support.ports import free_port
 from tests.support.processes import ROOT, Programs, accepts
@@ -21,18 +22,19 @@ pytestmark = [pytest.mark.e2e, pytest.mark.node]
 SERVERS = ROOT / "tests" / "matrix" / "servers"
 
 
-def python(node: Path) -> list[str]:
+def python(node: Path, folder: Path) -> list[str]:
     return [sys.executable, str(SERVERS / "python_modern.py")]
 
 
-def typescript(node: Path) -> list[str]:
-    return [str(node), str(SERVERS / "typescript_modern.mjs")]
+def typescript(node: Path, folder: Path) -> list[str]:
+    story.write(folder)
+    return [str(node), str(SERVERS / "typescript_modern.mjs"), str(folder)]
 
 
 @pytest.fixture(scope="module", params=[python, typescript], ids=["python", "typescript"])
-def command(request: pytest.FixtureRequest, node: Path) -> list[str]:
-    made: Callable[[Path], list[str]] = request.param
-    return made(node)
+def command(request: pytest.FixtureRequest, node: Path, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    made: Callable[[Path, Path], list[str]] = request.param
+    return made(node, tmp_path_factory.mktemp("story"))
 
 
 @pytest.fixture(scope="module", params=["command", "http"])

@@ -1,19 +1,18 @@
-// The matrix's server of revision 2026-07-28, on the TypeScript SDK: node typescript_modern.mjs (stdio), or
-// typescript_modern.mjs --http PORT. It speaks the modern era alone; what it says is in story.py.
-import { execFileSync } from "node:child_process";
+// The matrix's server of revision 2026-07-28, on the TypeScript SDK: node typescript_modern.mjs STORIES (stdio), or
+// typescript_modern.mjs STORIES --http PORT. It speaks the modern era alone; what it says is what story.py wrote into
+// the folder STORIES.
 import { randomBytes } from "node:crypto";
+import { readFileSync } from "node:fs";
 import { createServer } from "node:http";
 import { createRequire } from "node:module";
 import { setTimeout as sleep } from "node:timers/promises";
-import { fileURLToPath } from "node:url";
 
 const require = createRequire(new URL("../../node/", import.meta.url));
 const sdk = require("@modelcontextprotocol/server");
 const { serveStdio } = require("@modelcontextprotocol/server/stdio");
 const { getRequestListener } = require("@hono/node-server");
 
-const storyFile = fileURLToPath(new URL("../story.py", import.meta.url));
-const story = JSON.parse(execFileSync("python3", [storyFile, "2026-07-28"]));
+const story = JSON.parse(readFileSync(`${process.argv[2]}/2026-07-28.json`));
 const state = { executed: 0, cancelled: 0, extra: 0 };
 const codec = sdk.createRequestStateCodec({ key: randomBytes(32) });
 const capabilities = {
@@ -160,10 +159,10 @@ function makeServer() {
   return server;
 }
 
-if (process.argv[2] === "--http") {
+if (process.argv[3] === "--http") {
   const handler = sdk.createMcpHandler(makeServer, { legacy: "reject" });
   tell = handler.notify;
-  createServer(getRequestListener(handler.fetch)).listen(Number(process.argv[3]), "127.0.0.1");
+  createServer(getRequestListener(handler.fetch)).listen(Number(process.argv[4]), "127.0.0.1");
 } else {
   const makeTelling = () => {
     const server = makeServer();

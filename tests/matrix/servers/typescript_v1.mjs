@@ -1,9 +1,8 @@
-// The matrix's server on a TypeScript SDK of the handshake era, over stdio: node typescript_v1.mjs PACKAGE.
-// What it says is in story.py, in the words of the SDK's revision; what that revision lacks, it lacks.
-import { execFileSync } from "node:child_process";
+// The matrix's server on a TypeScript SDK of the handshake era, over stdio: node typescript_v1.mjs PACKAGE
+// STORIES. What it says is what story.py wrote into that folder, in the words of the SDK's revision; what that revision lacks, it lacks.
+import { readFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import { setTimeout as sleep } from "node:timers/promises";
-import { fileURLToPath } from "node:url";
 
 const packageName = process.argv[2];
 const require = createRequire(new URL("../../node/", import.meta.url));
@@ -12,8 +11,7 @@ const { StdioServerTransport } = require(`${packageName}/server/stdio.js`);
 const t = require(`${packageName}/types.js`);
 
 const revision = t.LATEST_PROTOCOL_VERSION;
-const storyFile = fileURLToPath(new URL("../story.py", import.meta.url));
-const story = JSON.parse(execFileSync("python3", [storyFile, revision]));
+const story = JSON.parse(readFileSync(`${process.argv[3]}/${revision}.json`));
 const LEVELS = ["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"];
 const state = { executed: 0, cancelled: 0, extra: 0, level: 0, opened: false };
 
