@@ -1,19 +1,21 @@
 """Messages against the published JSON Schemas of the revisions (tests/schema).
 
 `assert_valid` picks the definition by the message's method, for a response by the method of its request, and asks
-whether that end of a session may say such a thing at all. Validators are made once.
+whether that end of a session may say such a thing at all; `check` asks one definition. Validators are made once, each
+for the draft that its revision is written in; formats (`uri`, `uri-template`) are checked, too, but that letters beyond
+ASCII may stand in a URI, which a gateway passes on as they are.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-from jsonschema import Draft7Validator, Draft202012Validator
-from jsonschema.exceptions import best_match
+from jsonschema_rs import Registry, ValidationError, ValidationErrorKind, validator_cls_for
 
 FOLDER = Path(__file__).resolve().parents[1] / "schema"
 REVISIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
@@ -41,6 +43,8 @@ _ENVELOPES = {
 }
 """The definition of an envelope, under its present and its former name."""
 
+_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:[^\s<>\"{}|\\^`]*")
+
 
 @cache
 def _schema(revision: str) -> dict[str, Any]:
@@ -56,10 +60,18 @@ def _definitions(revision: str) -> dict[str, Any]:
 
 
 @cache
+def _registry(revision: str) -> Registry:
+    return Registry([(f"mcp:{revision}", _schema(revision))])
+
+
+@cache
 def _validator(revision: str, name: str) -> Any:
-    key = "$defs" if "$defs" in _schema(revision) else "definitions"
-    kind = Draft202012Validator if key == "$defs" else Draft7Validator
-    return kind({"$ref": f"#/{key}/{name}", key: _definitions(revision)})
+    place = "$defs" if "$defs" in _schema(revision) else "definitions"
+    assert name in _definitions(revision), f"{revision} has no {name}"
+    kind = validator_cls_for(_schema(revision))
+    reference = {"$ref": f"mcp:{revision}#/{place}/{name}"}
+    formats = {"uri": lambda text: _URI.fullmatch(text) is not None}
+    return kind(reference, registry=_registry(revision), formats=formats, validate_formats=True, offline=True)
 
 
 @cache
@@ -78,11 +90,24 @@ def _kind(message: Mapping[str, Any]) -> Literal["request", "notification", "res
     return "result" if "result" in message else "error"
 
 
-def _check(revision: str, name: str, message: Mapping[str, Any]) -> None:
-    error = best_match(_validator(revision, name).iter_errors(message))
-    if error is not None:
-        where = "/".join(map(str, error.absolute_path)) or "the message"
-        raise AssertionError(f"no {name} of {revision}: {where}: {error.message[:300]}\n{json.dumps(message)[:2000]}")
+def check(revision: str, name: str, value: Any) -> None:
+    """Raises AssertionError, with where and why, unless this is what the revision's definition of that name says."""
+    validator = _validator(revision, name)
+    if not validator.is_valid(value):
+        where, why = _fault(next(validator.iter_errors(value)))
+        raise AssertionError(f"no {name} of {revision}: {where}: {why[:300]}\n{json.dumps(value)[:2000]}")
+
+
+def _fault(error: ValidationError) -> tuple[str, str]:
+    """Its place and reason; of a union, those in a member whose constants (`type`, `method`) are right."""
+    while context := getattr(error.kind, "context", None):
+        meant = [
+            errors for errors in context if not any(isinstance(e.kind, ValidationErrorKind.Constant) for e in errors)
+        ]
+        if not meant:
+            break
+        error = min(meant, key=len)[0]
+    return "/".join(map(str, error.instance_path)) or "the message", error.message
 
 
 def assert_valid(
@@ -92,15 +117,15 @@ def assert_valid(
     response answers; without it only the envelope of a response is looked at. `error`: the definition of an error."""
     kind = _kind(message)
     envelope = next(name for name in _ENVELOPES[kind] if name in _definitions(revision))
-    _check(revision, envelope, message)
+    check(revision, envelope, message)
     if kind in ("request", "notification"):
         known = _methods(revision, sender, "Request" if kind == "request" else "Notification")
         assert message["method"] in known, f"a {sender} has no {kind} {message['method']!r} in {revision}: {message}"
-        _check(revision, known[message["method"]], message)
+        check(revision, known[message["method"]], message)
     elif error is not None:
-        _check(revision, error, message)
+        check(revision, error, message)
     elif kind == "result" and method is not None:
-        _check(revision, _result_of(message["result"], method, revision, sender), message["result"])
+        check(revision, _result_of(message["result"], method, revision, sender), message["result"])
 
 
 def definition_of_error(message: Mapping[str, Any], revision: str) -> str | None:

@@ -19,9 +19,9 @@ from gateway.client.memory import MemoryTransport
 from stagedoor import open_client
 from tests.gateway.client import shop
 from tests.gateway.client.conftest import CONFIG, by_sse
-from tests.gateway.native.conftest import checker
 from tests.support.patience import PATIENCE
 from tests.support.processes import STAGEDOOR, Programs
+from tests.support.schemas import check
 
 
 @pytest.mark.e2e
@@ -94,10 +94,10 @@ async def test_a_transport_of_one_s_own_and_what_is_sent_fits_the_schema(version
     assert {"notifications/cancelled", "resources/unsubscribe"} <= {message.get("method") for message in transport.sent}
     for message in transport.sent:
         kind = "JSONRPCRequest" if "id" in message and "method" in message else "JSONRPCNotification"
-        checker(version, kind if "method" in message else "JSONRPCResponse").validate(message)
+        check(version, kind if "method" in message else "JSONRPCResponse", message)
         if "method" in message:
             union = "ClientRequest" if "id" in message else "ClientNotification"
-            checker(version, union).validate(message)
+            check(version, union, message)
 
 
 async def test_a_connection_that_ends_ends_every_wait() -> None:

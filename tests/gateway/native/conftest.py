@@ -2,11 +2,8 @@
 
 import json
 from collections.abc import Awaitable, Callable
-from functools import cache
-from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 import trio
 
@@ -15,8 +12,8 @@ from actors.protocol.table import BackendSpec, NativeTarget
 from gateway.backends.native import NativeTransport
 from gateway.native import Server
 from tests.support.patience import PATIENCE
+from tests.support.schemas import check
 
-SCHEMAS = Path(__file__).parents[2] / "schema"
 VERSIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
 EVERYTHING = {
     "roots": {"listChanged": True},
@@ -38,14 +35,6 @@ RESULTS = {
     "completion/complete": "CompleteResult",
     "logging/setLevel": "EmptyResult",
 }
-
-
-@cache
-def checker(version: str, definition: str) -> Any:
-    schema = json.loads((SCHEMAS / f"{version}.json").read_text())
-    place = "$defs" if "$defs" in schema else "definitions"
-    kind = jsonschema.validators.validator_for(schema)
-    return kind({**schema, "$ref": f"#/{place}/{definition}"})
 
 
 class FailedError(Exception):
@@ -98,23 +87,23 @@ class McpClient:
     def _read(self, message: dict[str, Any], related: Any) -> None:
         # The id of an error is optional since 2025-11-25 alone, but never null.
         if "error" in message and "id" not in message:
-            checker("2025-11-25", "JSONRPCMessage").validate(message)
+            check("2025-11-25", "JSONRPCMessage", message)
             self.stray.append(message)
             return
-        checker(self.version, "JSONRPCMessage").validate(message)
+        check(self.version, "JSONRPCMessage", message)
         if "method" not in message:
             if "result" in message:
-                checker(self.version, RESULTS[self.methods[message["id"]]]).validate(message["result"])
+                check(self.version, RESULTS[self.methods[message["id"]]], message["result"])
             assert message["id"] not in self.answers, "answered twice"
             self.answers[message["id"]] = (message, related)
         elif "id" in message:
-            checker(self.version, "ServerRequest").validate(message)
+            check(self.version, "ServerRequest", message)
             self.asked.append((message, related))
             handler = self._handlers.get(message["method"])
             if handler:
                 self._answer(message["id"], handler(message.get("params", {})))
         else:
-            checker(self.version, "ServerNotification").validate(message)
+            check(self.version, "ServerNotification", message)
             self.notes.append((message["method"], message.get("params", {}), related))
 
     def _answer(self, id: int | str, answer: Any) -> None:
