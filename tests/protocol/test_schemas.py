@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 from jsonschema_rs import Draft7Validator, Draft202012Validator
 
-from tests.support import schemas
-from tests.support.schemas import MODERN, REVISIONS, assert_valid, check
+from tests.support.schemas import MODERN, REVISIONS, assert_valid, check, definitions, validator
 
 ALL = (*REVISIONS, MODERN)
 META = {
@@ -80,7 +79,7 @@ def test_each_end_says_only_what_it_may(revision: str) -> None:
 @pytest.mark.parametrize("revision", ALL)
 def test_every_definition_is_read_by_the_draft_of_its_revision(revision: str) -> None:
     draft = Draft202012Validator if revision in ("2025-11-25", MODERN) else Draft7Validator
-    for name in schemas._definitions(revision):
-        assert isinstance(schemas._validator(revision, name), draft), name
+    for name in definitions(revision):
+        assert isinstance(validator(revision, name), draft), name
     with pytest.raises(AssertionError, match=f"{revision} has no Nonsense"):
         check(revision, "Nonsense", {})

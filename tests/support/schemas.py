@@ -53,7 +53,8 @@ def _schema(revision: str) -> dict[str, Any]:
 
 
 @cache
-def _definitions(revision: str) -> dict[str, Any]:
+def definitions(revision: str) -> dict[str, Any]:
+    """All that the revision defines, by name."""
     schema = _schema(revision)
     found: dict[str, Any] = schema.get("$defs") or schema["definitions"]
     return found
@@ -65,9 +66,10 @@ def _registry(revision: str) -> Registry:
 
 
 @cache
-def _validator(revision: str, name: str) -> Any:
+def validator(revision: str, name: str) -> Any:
+    """Of one definition."""
     place = "$defs" if "$defs" in _schema(revision) else "definitions"
-    assert name in _definitions(revision), f"{revision} has no {name}"
+    assert name in definitions(revision), f"{revision} has no {name}"
     kind = validator_cls_for(_schema(revision))
     reference = {"$ref": f"mcp:{revision}#/{place}/{name}"}
     formats = {"uri": lambda text: _URI.fullmatch(text) is not None}
@@ -78,9 +80,9 @@ def _validator(revision: str, name: str) -> Any:
 def _methods(revision: str, sender: Sender, kind: Literal["Request", "Notification"]) -> Mapping[str, str]:
     """Method → definition, of what this end may send."""
     union = f"{sender.capitalize()}{kind}"
-    definition = _definitions(revision).get(union, {"anyOf": []})
+    definition = definitions(revision).get(union, {"anyOf": []})
     names = [member["$ref"].rpartition("/")[2] for member in definition.get("anyOf", [{"$ref": union}])]
-    return {_definitions(revision)[name]["properties"]["method"]["const"]: name for name in names}
+    return {definitions(revision)[name]["properties"]["method"]["const"]: name for name in names}
 
 
 def _kind(message: Mapping[str, Any]) -> Literal["request", "notification", "result", "error"]:
@@ -92,9 +94,9 @@ def _kind(message: Mapping[str, Any]) -> Literal["request", "notification", "res
 
 def check(revision: str, name: str, value: Any) -> None:
     """Raises AssertionError, with where and why, unless this is what the revision's definition of that name says."""
-    validator = _validator(revision, name)
-    if not validator.is_valid(value):
-        where, why = _fault(next(validator.iter_errors(value)))
+    judge = validator(revision, name)
+    if not judge.is_valid(value):
+        where, why = _fault(next(judge.iter_errors(value)))
         raise AssertionError(f"no {name} of {revision}: {where}: {why[:300]}\n{json.dumps(value)[:2000]}")
 
 
@@ -116,7 +118,7 @@ def assert_valid(
     """Raises AssertionError unless `sender` may send this message in this revision. `method`: of the request that a
     response answers; without it only the envelope of a response is looked at. `error`: the definition of an error."""
     kind = _kind(message)
-    envelope = next(name for name in _ENVELOPES[kind] if name in _definitions(revision))
+    envelope = next(name for name in _ENVELOPES[kind] if name in definitions(revision))
     check(revision, envelope, message)
     if kind in ("request", "notification"):
         known = _methods(revision, sender, "Request" if kind == "request" else "Notification")
@@ -133,7 +135,7 @@ def definition_of_error(message: Mapping[str, Any], revision: str) -> str | None
     revision lacks the code."""
     error = message.get("error")
     name = _ERRORS.get(error["code"]) if isinstance(error, dict) and "code" in error else None
-    assert name is None or name in _definitions(revision), f"{revision} has no error {error}"
+    assert name is None or name in definitions(revision), f"{revision} has no error {error}"
     return name
 
 
@@ -161,4 +163,4 @@ def result_of(method: str, revision: str, sender: Sender) -> str:
     request = _methods(revision, asker, "Request").get(method)
     assert request is not None, f"{method!r} is no request of a {asker} in {revision}"
     result = request.removesuffix("Request") + "Result"
-    return result if result in _definitions(revision) else "EmptyResult"
+    return result if result in definitions(revision) else "EmptyResult"
