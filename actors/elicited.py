@@ -91,15 +91,19 @@ def _outcome(id: str, ask: ServerRequest, event: ev.SessionEvent) -> str:
 # Clients without sessions, whose questions are results ----------------------------------------------------------
 
 
-def asked_by(audit: Audit, result: Raw, more: Mapping[str, Any]) -> None:
-    """Tells what a result asks of the user (`InputRequiredResult`), if it asks anything."""
+def asked_by(audit: Audit, result: Raw, who: Callable[[], Mapping[str, Any]]) -> None:
+    """Tells what a result asks of the user (`InputRequiredResult`), if it asks anything, and `who` it is that is
+    asked."""
     if not json.mentions(result, b"inputRequests"):
         return
     try:
         found = input_required.read(result)
     except errors.Malformed:
         return
-    for method, params in found.requests.values() if found is not None else ():
+    if found is None or not found.requests:
+        return
+    more = who()
+    for method, params in found.requests.values():
         audit.record("elicit", method=method, outcome="asked", **mode_of(method, params), **more)
 
 

@@ -61,7 +61,7 @@ class Limiter:
         def came(outcome: Taken | Failed) -> None:
             then(self._told_by(due, outcome, of, cost, enforced=enforced))
 
-        known = None if once[0] or cost > 1 else self._known(due)
+        known = None if once[0] or cost > 1 or not self._empty else self._known(due)
         if known is not None:
             came(known)
         else:

@@ -76,6 +76,9 @@ class Unproven:
 class Verifier(Protocol):
     """Tells whose a bearer token is."""
 
+    def known(self, token: str, resources: Sequence[str]) -> Asker | None:
+        """As `verify`, by what is remembered of a token alone; None: `verify` has to say."""
+
     async def verify(self, token: str, resources: Sequence[str]) -> Asker | Unproven:
         """`resources`: the addresses of what is asked for, one of which the token must be meant for."""
 
@@ -707,6 +710,9 @@ class Audit(Protocol):
     def record(self, event: str, **values: Any) -> None:
         """One line, as `actors.protocol.trail` has it. Values are what JSON has; None is left out by whoever calls."""
 
+    def record_late(self, event: str, values: Callable[[], Mapping[str, Any]]) -> None:
+        """The same, put together when the line is, in another thread: of what does not change any more."""
+
     def record_often(self, event: str, **values: Any) -> None:
         """The same of what a stranger can cause at will: of lines that say the same within a few seconds the first one
         is written, and then how many there were more."""
@@ -729,6 +735,9 @@ class NoAudit:
         return True
 
     def record(self, event: str, **values: Any) -> None:
+        """Nothing is written."""
+
+    def record_late(self, event: str, values: Callable[[], Mapping[str, Any]]) -> None:
         """Nothing is written."""
 
     def record_often(self, event: str, **values: Any) -> None:

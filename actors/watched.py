@@ -7,14 +7,15 @@ replicas too. What is answered by a stream that no actor of this process brings 
 with the stream.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final
 
-from msgspec import MsgspecError, Raw, Struct, json
+from msgspec import Raw, Struct, field, json
 from msgspec.structs import replace
 
-from actors.durations import ShownTools, tool_name
+from actors.durations import ShownTools
 from actors.gate import EVENT_HEADER, SESSION_HEADER
 from actors.modern.requests import refused
 from actors.ports import NO_AUDIT, Answer, Audit, Delete, Door, EventSource, Get, Post, Reply, Streaming
@@ -24,33 +25,70 @@ from actors.protocol.headers import VERSION_HEADER
 from actors.protocol.messages import EMPTY, Request, RequestId
 from actors.protocol.meta import names_version
 from actors.protocol.operations import Observer, Operation
+from actors.protocol.payload import BROKEN, text_or_none
+from actors.protocol.rights import Rights
 from actors.protocol.trace_context import NOTHING_CARRIED, Carried, carried, carrying, parse
 from actors.sessions.router import session_key
 from actors.streams.recorder import handle
 
 ITEM_CHARACTERS: Final = 512
 """Of the name or the URI of what is asked for."""
+KEPT: Final = 1024
+"""Bytes of params that are kept for the line on a request."""
 ROOM_WITHIN: Final = 2.0
 """Seconds that a request waits for room in the audit trail."""
 
 
 class _Said(Struct):
-    name: str = ""
-    uri: str = ""
-    taskId: str = ""  # noqa: N815 - as it is on the wire
+    """What a request says; each member by itself, so that nobody hides what he asks for behind another one that can't
+    be read."""
+
+    name: Raw = EMPTY
+    uri: Raw = EMPTY
+    task: Raw = field(default=EMPTY, name="taskId")
+    ref: Raw = EMPTY
     arguments: Raw = EMPTY
 
-    @property
-    def subject(self) -> str:
+    def subject(self, method: str) -> str:
         """What it is about."""
-        return self.name or self.uri or self.taskId
+        member = self.name if method in _BY_NAME else self.task if method in _OF_TASKS else self.uri
+        return text_or_none(member or self._of_ref()) or ""
+
+    def _of_ref(self) -> Raw:
+        """What arguments are completed for."""
+        found = _read(self.ref)
+        return found.name or found.uri
 
 
-def _said(request: Request) -> _Said:
+_BY_NAME: Final = frozenset({"tools/call", "prompts/get"})
+_OF_TASKS: Final = frozenset({"tasks/get", "tasks/result", "tasks/cancel", "tasks/update"})
+_NOTHING_SAID: Final = _Said()
+_decode: Final[Callable[[Raw], _Said]] = json.Decoder(_Said).decode
+
+
+def _read(params: Raw) -> _Said:
     try:
-        return json.decode(request.params, type=_Said) if request.params else _Said()
-    except (MsgspecError, UnicodeDecodeError, RecursionError):
-        return _Said()
+        return _decode(params) if params else _NOTHING_SAID
+    except BROKEN:
+        return _NOTHING_SAID
+
+
+def _asked(audit: Audit, method: str, params: Raw) -> tuple[str, Any]:
+    """What a request is about, and what may be written of its arguments."""
+    said = _read(params)
+    return said.subject(method)[:ITEM_CHARACTERS], audit.arguments(bytes(said.arguments)) if said.arguments else None
+
+
+def _audited(principal: str, rights: Rights, peer: str, item: str, args: Any) -> dict[str, Any]:
+    found = {
+        "principal": principal,
+        "iss": rights.issuer,
+        "client_id": rights.client,
+        "ip": peer,
+        "item": item,
+        "args": args,
+    }
+    return {name: value for name, value in found.items() if value}
 
 
 class WatchedDoor:
@@ -142,8 +180,8 @@ class PostWatch:
         """As in the port."""
         found = carried(request.params, self._post.headers)
         operation = self._operation(request.method, found, request.id, session, era, version)
-        if request.method == "tools/call":
-            operation.tool = self._shown.exposed(tool_name(request.params))
+        if self._observer.names and request.method == "tools/call":
+            operation.tool = self._shown.exposed(_read(request.params).subject(request.method))
         if self._audit.on and request.method in trail.AUDITED:
             operation.audited = self._audited(request)
         self.operations[request.id] = operation
@@ -151,19 +189,15 @@ class PostWatch:
             return request
         return Request(request.id, request.method, carrying(request.params, operation.context, operation.baggage))
 
-    def _audited(self, request: Request) -> dict[str, Any]:
-        """Who asks, and for what."""
-        post, rights = self._post, self._post.rights
-        said = _said(request)
-        found = {
-            "principal": post.principal.name,
-            "iss": rights.issuer,
-            "client_id": rights.client,
-            "ip": post.peer,
-            "item": said.subject[:ITEM_CHARACTERS],
-            "args": self._audit.arguments(bytes(said.arguments)),
-        }
-        return {key: value for key, value in found.items() if value}
+    def _audited(self, request: Request) -> Callable[[], dict[str, Any]]:
+        """Who asks, and for what: put together when the line is, unless much would be kept for it until then."""
+        post, audit, method = self._post, self._audit, request.method
+        who = partial(_audited, post.principal.name, post.rights, post.peer)
+        if len(request.params) <= KEPT:
+            params = bytes(request.params)  # a copy, which keeps nothing of the message
+            return lambda: who(*_asked(audit, method, Raw(params)))
+        asked = _asked(audit, method, request.params)
+        return lambda: who(*asked)
 
     def _operation(
         self,

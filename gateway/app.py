@@ -85,7 +85,7 @@ class Gateway:
         self.pages: ServePage | None = None
         self.accounts: Callable[[str, Mapping[str, str]], Awaitable[tuple[int, dict[str, Any]]]] | None = None
         """What operators ask of users' accounts."""
-        self.note: Callable[[Asker, str], Awaitable[None]] | None = None
+        self.note: Callable[[Asker, str], Awaitable[None] | None] | None = None
         """Hears of the tokens of issuers."""
         self.requests = lifecycle.request_log(settings, log)
         self.access: Writer | None = None

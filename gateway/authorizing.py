@@ -30,7 +30,7 @@ class Admission:
         telemetry: Telemetry,
         revocations: Revocations | None = None,
         audit: Audit = NO_AUDIT,
-        note: Callable[[Asker, str], Awaitable[None]] | None = None,
+        note: Callable[[Asker, str], Awaitable[None] | None] | None = None,
     ) -> None:
         self._listen = listen
         self._nursery = nursery

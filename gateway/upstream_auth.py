@@ -60,17 +60,17 @@ class Authorizing:
         """What authorizes a connection to this server; None: its headers are all it needs."""
         return self.authorization.credentials(spec) if spec.auth is not None else None
 
-    def noting(self, table: Callable[[], Table]) -> Callable[[Asker, str], Awaitable[None]]:
-        """Keeps the tokens by which users ask, as long as there is a server for which they are exchanged."""
+    def noting(self, table: Callable[[], Table]) -> Callable[[Asker, str], Awaitable[None] | None]:
+        """Keeps the tokens by which users ask, as long as there is a server for which they are exchanged; None where
+        there is none."""
         seen: list[tuple[Table, bool]] = []
 
-        async def note(asker: Asker, token: str) -> None:
+        def note(asker: Asker, token: str) -> Awaitable[None] | None:
             now = table()
             if not seen or seen[0][0] is not now:
                 auths = [spec.auth for spec in now.backends.values()]
                 seen[:] = [(now, any(auth is not None and auth.mode == "exchange" for auth in auths))]
-            if seen[0][1]:
-                await self.authorization.subjects.note(asker, token)
+            return self.authorization.subjects.note(asker, token) if seen[0][1] else None
 
         return note
 

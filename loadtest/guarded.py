@@ -1,10 +1,10 @@
 """What authorization costs a call: `python -m loadtest.guarded`.
 
 Two gateways stand in front of one server: one that asks nobody who he is, and one with a verified JWT of an issuer, ten
-rules, and the audit trail in a file. The same calls go to both in turn, round by round, and the ratio of the CPU of
-their processes is taken of each round by itself, so that what else the machine does falls on both. With `--calls` no
-time is measured: a profiler counts the functions that each enters for a call, which is the same on every machine, and
-those are listed of which there are more.
+rules, a limit that is never reached, and the audit trail in a file. The same calls go to both in turn, round by round,
+and the ratio of the CPU of their processes is taken of each round by itself, so that what else the machine does falls
+on both. With `--calls` no time is measured: a profiler counts the functions that each enters for a call, which is the
+same on every machine, and those are listed of which there are more.
 """
 
 from __future__ import annotations
@@ -67,7 +67,8 @@ def rules() -> list[dict[str, Any]]:
     """Ten, of which the last one lets the call through."""
     others = [{"who": {"groups": [f"team-{n}"]}, "allow": [f"bench:tool_{n}_*"]} for n in range(7)]
     denied = [{"who": {"groups": ["dev"]}, "deny": ["bench:delete_*", "*:drop_*"]}, {"deny": ["bench:secret_*"]}]
-    return [*others, *denied, {"who": {"groups": ["dev"]}, "allow": ["bench:*"]}]
+    allowed = {"who": {"groups": ["dev"]}, "allow": ["bench:*"], "limits": {"bench:*": "500000/min"}}
+    return [*others, *denied, allowed]
 
 
 async def measured(options: argparse.Namespace) -> Found:

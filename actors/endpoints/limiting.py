@@ -88,11 +88,12 @@ class Limiting:
 
         services.limiter.ask(passed.due, came, of="call", enforced=True, once=once)
         waits = not at_once
-        found = Waiting(effect, backend, passed, waited)
         if waits:
-            self.waiting = put(self.waiting, call, found)
+            self.waiting = put(self.waiting, call, Waiting(effect, backend, passed, waited))
+        elif at_once[0].refused is None:
+            self._sender.send(replace(effect, paid=True), backend, passed.params, waited=waited)
         else:
-            self._decided(found, at_once[0], at_once=True)
+            self._decided(Waiting(effect, backend, passed, waited), at_once[0])
 
     def _observed(self, effect: fx.Dispatch, backend: str, passed: Passed) -> Callable[[Verdict], None]:
         subject, limited = passed.subject, self._guard.limited
@@ -107,19 +108,16 @@ class Limiting:
         """The store has answered."""
         found = self.waiting.pop(message.call, None)
         if found is not None:
-            self._decided(found, message.verdict, at_once=False)
+            self._decided(found, message.verdict)
 
-    def _decided(self, found: Waiting, verdict: Verdict, *, at_once: bool) -> None:
+    def _decided(self, found: Waiting, verdict: Verdict) -> None:
         effect, backend, passed = found.effect, found.backend, found.passed
         if verdict.refused is not None and passed.subject is not None:
             self._guard.limited(effect, backend, passed.subject, verdict, enforced=True)
             self._refuse(effect, passed.subject, verdict)
             return
         paid = replace(effect, paid=True)
-        if at_once:
-            self._sender.send(paid, backend, passed.params, waited=found.waited)
-        else:
-            self._sender.leave(effect.call, lambda: self._sender.send(paid, backend, passed.params, waited=True))
+        self._sender.leave(effect.call, lambda: self._sender.send(paid, backend, passed.params, waited=True))
 
     def _refuse(self, effect: fx.Dispatch, subject: subjects.Subject, verdict: Verdict) -> None:
         due = verdict.refused

@@ -8,7 +8,7 @@ hands.
 import hashlib
 import math
 from collections.abc import Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from secrets import token_hex
 from typing import Any, TypeAlias, assert_never
 
@@ -232,7 +232,7 @@ class ModernRequests(Evictable):
         match event:
             case ev.CallEnded(call, ok, payload):
                 if ok and self.services.audit.on and call in self.running:
-                    elicited.asked_by(self.services.audit, payload, self._who(call))
+                    elicited.asked_by(self.services.audit, payload, partial(self._who, call))
                 self.times.ended(event, self.ctx.now(), MODERN)
                 self.step(call, xv.Ended(ok, payload, event.as_is, event.refusal))
             case ev.CallProgressed(backend, call, method, params, now):

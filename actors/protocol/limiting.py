@@ -88,7 +88,7 @@ def amount(text: str) -> tuple[int, str]:
     return most, unit
 
 
-class Bucket(Struct, frozen=True):
+class Bucket(Struct, frozen=True, cache_hash=True):
     """One count, by its name. `quota`: `most` in each window of `micros`; otherwise a rate of one in `micros`, of
     which `most` may come at once."""
 

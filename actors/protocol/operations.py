@@ -98,8 +98,8 @@ class Operation:
         """Earlier work that this one goes on with."""
         self.context: TraceContext | None = None
         """Where it is itself; None: nobody traces it."""
-        self.audited: dict[str, Any] | None = None
-        """What the audit trail is to say of it beside its end; None: nothing."""
+        self.audited: Callable[[], dict[str, Any]] | None = None
+        """Puts together what the audit trail is to say of it beside its end; None: nothing."""
         self.began = 0.0
         self.span: Any = None
         self.received = False
@@ -159,6 +159,10 @@ class Observer(Protocol):
     @property
     def traces(self) -> bool:
         """Whether it wants to hear of the gateway's calls at servers too."""
+
+    @property
+    def names(self) -> bool:
+        """Whether it wants to know from the beginning which tool a call is of."""
 
     def began(self, operation: Operation) -> None:
         """It begins: `context` is set here, if somebody traces it."""

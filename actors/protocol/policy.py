@@ -481,7 +481,7 @@ class Policy:
     `shown` is the same for policies that say the same of what may be seen and done, `digest` also of how often.
     `limited` and `metered`: as of a `Standing`, for anybody."""
 
-    __slots__ = ("_standings", "digest", "enforced", "limited", "metered", "rules", "shown")
+    __slots__ = ("_latest", "_standings", "digest", "enforced", "limited", "metered", "rules", "shown")
 
     def __init__(self, rules: Iterable[Rule], *, enforced: bool = True) -> None:
         self.rules = tuple(rules)
@@ -492,6 +492,7 @@ class Policy:
         self.shown = _digest((enforced, [rule.digest for rule in self.rules]))
         self.digest = _digest((self.shown, limits))
         self._standings: OrderedDict[tuple[str, str], Standing] = OrderedDict()
+        self._latest: dict[tuple[str, Rights], Standing] = {}
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Policy) and other.digest == self.digest
@@ -511,6 +512,16 @@ class Policy:
 
     def standing(self, principal: str, rights: Rights) -> Standing:
         """What the rules are to this principal with these rights."""
+        known = self._latest.get((principal, rights))
+        if known is None:
+            known = self._standing(principal, rights)
+            if len(self._latest) >= STANDINGS_MAX:
+                self._latest.clear()
+            self._latest[principal, rights] = known
+        return known
+
+    def _standing(self, principal: str, rights: Rights) -> Standing:
+        """Tokens that differ in when they expire come to the same."""
         key = (principal, rights.digest)
         known = self._standings.get(key)
         if known is None:

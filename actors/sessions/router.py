@@ -9,6 +9,7 @@ import secrets
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any, TypeAlias, assert_never
 
 from actors.endpoints.host import Tree
@@ -48,10 +49,13 @@ REBUILDS = 3
 """Lives of a session that began, and ended before their first write: there is no fourth."""
 UNHEARD = 1000
 """Claims of whose outcome nothing was heard that are remembered."""
+KEYS_REMEMBERED = 4096
+"""What sessions are called, which each request asks for."""
 CRASH_WINDOW = 60.0
 """Seconds: a session that crashes twice within it ends for good."""
 
 
+@lru_cache(KEYS_REMEMBERED)
 def session_key(session_id: str) -> SessionKey:
     """What a session is called everywhere but on the wire: the id itself is a secret of its client."""
     return hashlib.sha256(session_id.encode("utf-8", "replace")).hexdigest()[:32]

@@ -733,7 +733,8 @@ class SessionActor(Actor):
             links=(first,) if first is not None else (),
         )
         if self.services.audit.on and method in AUDITED:
-            operation.audited = {"principal": self.principal.name}
+            name = self.principal.name
+            operation.audited = lambda: {"principal": name}
         return operation
 
     def _unobserved(self, *, crashed: bool) -> None:

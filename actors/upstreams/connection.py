@@ -550,7 +550,8 @@ class Connection(Actor):
     def _send(self, effect: ev.Send) -> None:
         if self._transport is not None:
             headers = effect.headers
-            if self._services.observer is not None and effect.id is not None:
+            observer = self._services.observer
+            if observer is not None and observer.traces and effect.id is not None:
                 headers = (*headers, *trace_context.as_headers(effect.frame))
             self._transport.send(effect.frame, id=effect.id, tag=effect.tag, headers=headers, rights=effect.rights)
 

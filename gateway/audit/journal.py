@@ -164,7 +164,7 @@ class Journal:
         self._clock = clock
         self._chain = Chain(chain or secrets.token_urlsafe(9), key)
         self._copies = [_Copy(sink, dropped) for sink in copies]
-        self._waiting: deque[tuple[str, float, Mapping[str, Any]]] = deque()
+        self._waiting: deque[tuple[str, float, Mapping[str, Any] | Callable[[], Mapping[str, Any]]]] = deque()
         self._changed = threading.Condition()
         self._ending: float | None = None
         self._idle = False
@@ -186,6 +186,13 @@ class Journal:
 
     def record(self, event: str, **values: Any) -> None:
         """Puts a line into the queue; never waits."""
+        self._put(event, values)
+
+    def record_late(self, event: str, values: Callable[[], Mapping[str, Any]]) -> None:
+        """As in the port."""
+        self._put(event, values)
+
+    def _put(self, event: str, values: Mapping[str, Any] | Callable[[], Mapping[str, Any]]) -> None:
         if len(self._waiting) >= (QUEUE + SPARE if self._block else QUEUE):
             with self._changed:
                 self._lost += 1
@@ -260,7 +267,10 @@ class Journal:
                 self._changed.wait(min(left, OFTEN) if self._often else left)
             self._idle = False
         taken = [self._waiting.popleft() for _ in range(min(BATCH, len(self._waiting)))]
-        lines = [Line(event, at, self._chain.line(event, at, values)) for event, at, values in taken]
+        lines = [
+            Line(event, at, self._chain.line(event, at, values() if callable(values) else values))
+            for event, at, values in taken
+        ]
         now = self._clock()
         lines += self._more(now)
         if self._lost and len(self._waiting) < QUEUE:

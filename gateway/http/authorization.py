@@ -30,6 +30,9 @@ TOLD: Final = 10_000
 
 _BEARER = (string.ascii_letters + string.digits + "-._~+/").encode()
 """Of what a token is made, but for `=` at its end (RFC 6750, section 2.1). An expression takes four times as long."""
+_BEARERS: Final = ("Bearer ", "bearer ")
+"""How almost everybody writes it, though case does not matter."""
+_BEARER_AT: Final = len(_BEARERS[0])
 _QUOTED = re.compile(r'(["\\])')
 _UNQUOTABLE = re.compile(r"[^\x20-\x7e]")
 
@@ -63,10 +66,10 @@ class Authorization:
         revocations: Revocations | None = None,
         mirror: Callable[[], Awaitable[bytes | None]] | None = None,
         audit: Audit = NO_AUDIT,
-        note: Callable[[Asker, str], Awaitable[None]] | None = None,
+        note: Callable[[Asker, str], Awaitable[None] | None] | None = None,
         public_url: str = "",
     ) -> None:
-        """`note` is told of each good token of an issuer, before what it came with goes on."""
+        """`note` is told of each good token of an issuer; what it came with goes on when that is done."""
         self._audit = audit
         self._told: OrderedDict[tuple[object, ...], None] = OrderedDict()
         self._gate = gate
@@ -82,10 +85,26 @@ class Authorization:
         """Who asks for this; nothing of a body is read before. The answer is to whom that can't be told of."""
         if self._gate.open and self._verifier is None:
             return NOBODY
-        found = await self._asker(scope, headers, target)
+        found: Asker | _Refused | None = self._known(scope, headers, target)
+        if found is None:
+            found = await self._asker(scope, headers, target)
+        if self._note is not None and isinstance(found, Asker) and found.rights.issuer in self._issuers:
+            noted = self._note(found, _token(headers))
+            if noted is not None:
+                await noted
         if self._audit.on:
             self._tell(found, peer_of(scope), headers, target)
         return found if isinstance(found, Asker) else found.answer
+
+    def _known(self, scope: Scope, headers: Mapping[str, str], target: Route | None) -> Asker | None:
+        """Who asks, where that needs nothing but what is remembered of an issuer's token; None: `_asker` tells."""
+        if self._verifier is None or b"access_token=" in scope.get("query_string", b""):
+            return None
+        given = headers.get("authorization", "")
+        if not given.startswith(_BEARERS):
+            return None
+        found = self._verifier.known(given[_BEARER_AT:], self.resources(target))
+        return found if found is None or self._revocations is None or not self._revocations.revoked(found) else None
 
     async def _asker(self, scope: Scope, headers: Mapping[str, str], target: Route | None) -> "Asker | _Refused":
         if b"access_token=" in scope.get("query_string", b""):
@@ -97,10 +116,10 @@ class Authorization:
         path = path_of(target)
         if given is None:
             return _Refused(self._unauthorized(path), "no_token")
-        scheme, _, token = given.partition(" ")
+        scheme = given.partition(" ")[0]
         if scheme.lower() != "bearer":
             return _Refused(self._unauthorized(path), "no_token")
-        token = token.strip()
+        token = _token(headers)
         if not token:
             return _Refused(self._unauthorized(path), "no_token")  # a scheme alone is no credentials
         if not _well_formed(token):
@@ -115,8 +134,6 @@ class Authorization:
             return _Refused(self._unauthorized(path, "not valid here"), "unknown")
         if self._revocations is not None and self._revocations.revoked(found):
             return _Refused(self._unauthorized(path, "not valid here"), "revoked")
-        if self._note is not None and found.rights.issuer in self._issuers:
-            await self._note(found, token)
         return found
 
     def _tell(self, found: "Asker | _Refused", peer: str, headers: Mapping[str, str], target: Route | None) -> None:
@@ -230,6 +247,10 @@ def _era(headers: Mapping[str, str], target: Route | None) -> str:
     return "legacy" if version in VERSIONS else "modern" if version == MODERN else ""
 
 
+def _token(headers: Mapping[str, str]) -> str:
+    return headers.get("authorization", "").partition(" ")[2].strip()
+
+
 def _well_formed(token: str) -> bool:
     body = token.encode("utf-8", "surrogatepass").rstrip(b"=")
     return bool(body) and not body.translate(None, _BEARER)
@@ -237,9 +258,9 @@ def _well_formed(token: str) -> bool:
 
 def path_of(target: Route | None) -> str:
     """The path that clients know a target by; what is none counts as part of `/mcp`."""
+    if isinstance(target, Mcp):
+        return _below("/mcp", target.endpoint)
     match target:
-        case Mcp(endpoint):
-            return _below("/mcp", endpoint)
         case Ws(endpoint):
             return _below("/ws", endpoint)
         case Sse(endpoint) | Messages(endpoint):

@@ -46,6 +46,10 @@ class _Known:
     refused: BadTokenError | None = None
 
 
+def _digest(token: str) -> bytes:
+    return sha256(token.encode()).digest()
+
+
 class TokenVerifier:
     """Of all issuers. `wall` is the wall clock; `bind_client`: a principal is a user of one client; `claims`: those
     that rules ask about. `before` did this for the last configuration: an issuer that is away when another one comes
@@ -96,6 +100,14 @@ class TokenVerifier:
             known = before._known.items()
             self._known.update((d, one) for d, one in known if one.asker and one.asker.rights.issuer in same)
 
+    def known(self, token: str, resources: Sequence[str]) -> Asker | None:
+        """As in `Verifier`."""
+        known = self._remembered(_digest(token)) if len(token) <= access_tokens.LONGEST else None
+        try:
+            return self._meant(known, resources) if known is not None else None
+        except BadTokenError:
+            return None
+
     async def verify(self, token: str, resources: Sequence[str]) -> Asker | Unproven:
         """As in `Verifier`."""
         try:
@@ -116,22 +128,30 @@ class TokenVerifier:
         expiry = asker.rights.expiry
         if expiry is not None and expiry + SKEW <= self._wall():
             raise BadTokenError("expired", expired=True)
-        accepted = {*resources, *self._issuers[asker.rights.issuer].audiences}
-        if not known.any and not accepted & known.audiences:
+        meant = known.audiences
+        if known.any or not meant.isdisjoint(resources):
+            return asker
+        if meant.isdisjoint(self._issuers[asker.rights.issuer].audiences):
             raise BadTokenError("audience")
         return asker
 
     async def _worth(self, token: str) -> _Known:
         if len(token) > access_tokens.LONGEST:
             raise BadTokenError("too_long")
-        digest = sha256(token.encode()).digest()
-        known = self._known.get(digest)
-        if known is not None and known.until > self._wall():
-            self._known.move_to_end(digest)
+        digest = _digest(token)
+        known = self._remembered(digest)
+        if known is not None:
             return known
         named = access_tokens.named(token)
         found = await (self._opaque(token, digest) if named is None else self._signed(token, digest, named))
         return self._remember(digest, found)
+
+    def _remembered(self, digest: bytes) -> _Known | None:
+        known = self._known.get(digest)
+        if known is None or known.until <= self._wall():
+            return None
+        self._known.move_to_end(digest)
+        return known
 
     def _remember(self, digest: bytes, found: _Known) -> _Known:
         self._known[digest] = found

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from functools import partial
 from random import random
 from typing import Any, Protocol
 
@@ -87,6 +88,11 @@ class Observing:
         """As in the port: lines are of requests of clients alone."""
         return self._tracer is not None
 
+    @property
+    def names(self) -> bool:
+        """As in the port."""
+        return self._tracer is not None or self._log is not None
+
     def began(self, operation: Operation) -> None:
         """As in the port."""
         operation.began = self._clock()
@@ -99,33 +105,28 @@ class Observing:
             self._tracer.ended(operation)
         if self._log is not None and operation.side == "server":
             self._log.write(operation, self._clock() - operation.began)
-        if self._audit is not None and operation.audited is not None:
-            self._record(self._audit, operation)
+        if self._audit is not None and operation.audited is not None and operation.outcome != "relayed":
+            # (The replica that has answered such a one writes a line.)
+            event = "session" if operation.method == "initialize" else "call"
+            self._audit.record_late(event, partial(_line, operation, operation.audited, self._clock()))
 
-    def _record(self, audit: Audit, operation: Operation) -> None:
-        """A line of the audit trail, unless the replica that has answered it writes one."""
-        if operation.outcome == "relayed":
-            return
-        event = "session" if operation.method == "initialize" else "call"
-        ms = round((self._clock() - operation.began) * 1000, 1)
-        values: dict[str, Any] = {
-            "method": operation.method,
-            **(operation.audited or {}),
-            "outcome": operation.outcome,
-            "ms": ms,
-        }
-        if operation.code is not None:
-            values["code"] = operation.code
-        if operation.backend:
-            values["server"] = operation.backend
-        if operation.endpoint:
-            values["endpoint"] = operation.endpoint
-        if operation.session:
-            values["session"] = operation.session
-        if operation.era:
-            values["era"] = operation.era
-        if operation.transport:
-            values["transport"] = operation.transport
-        if trace := operation.trace_id:
-            values["trace_id"] = trace
-        audit.record(event, **values)
+
+def _line(operation: Operation, audited: Callable[[], dict[str, Any]], ended: float) -> dict[str, Any]:
+    """What the audit trail says of it."""
+    values: dict[str, Any] = {
+        "method": operation.method,
+        **audited(),
+        "outcome": operation.outcome,
+        "ms": round((ended - operation.began) * 1000, 1),
+    }
+    if operation.code is not None:
+        values["code"] = operation.code
+    way = {
+        "server": operation.backend,
+        "endpoint": operation.endpoint,
+        "session": operation.session,
+        "era": operation.era,
+        "transport": operation.transport,
+        "trace_id": operation.trace_id,
+    }
+    return values | {name: value for name, value in way.items() if value}

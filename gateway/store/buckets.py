@@ -39,34 +39,38 @@ class MemoryBuckets:
             self._bound(now)
             done(Taken(free=True))
             return
-        waits = [self._wait(bucket, cost, now) for bucket in buckets]
-        longest = max(waits, default=0.0)
-        if longest > 0:
-            done(Taken(waits.index(longest), longest / SECOND))
-            return
-        for bucket in buckets:
+        rates: list[tuple[str, int]] = []
+        counts: list[tuple[str, tuple[int, int]]] = []
+        longest, place = 0.0, 0
+        for at, bucket in enumerate(buckets):
             if bucket.quota:
                 end, taken = self._window(bucket, now)
-                self._counts[bucket.key] = (end, taken + cost)
+                wait = 0.0 if taken + cost <= bucket.most else end - now
+                counts.append((bucket.key, (end, taken + cost)))
             else:
-                self._rates[bucket.key] = self._back(bucket, now) + cost * bucket.micros
+                full = now + bucket.most * bucket.micros
+                then = self._back(bucket.key, now, full) + cost * bucket.micros
+                wait = then - full
+                rates.append((bucket.key, then))
+            if cost > bucket.most:
+                wait = math.inf
+            if wait > longest:
+                longest, place = wait, at
+        if longest > 0:
+            done(Taken(place, longest / SECOND))
+            return
+        self._rates.update(rates)
+        self._counts.update(counts)
         self._bound(now)
         done(ALL_GAVE)
 
-    def _wait(self, bucket: Bucket, cost: int, now: int) -> float:
-        """Microseconds until it has so much; 0: it has."""
-        if cost > bucket.most:
-            return math.inf
-        if not bucket.quota:
-            return max(0, self._back(bucket, now) + (cost - bucket.most) * bucket.micros - now)
-        end, taken = self._window(bucket, now)
-        return 0 if taken + cost <= bucket.most else end - now
-
-    def _back(self, bucket: Bucket, now: int) -> int:
-        """Not later than it can be: the bucket may have been larger, or the clock ahead."""
-        back, full = max(self._rates.get(bucket.key, 0), now), now + bucket.most * bucket.micros
+    def _back(self, key: str, now: int, full: int) -> int:
+        """When all is back. Not later than it can be: the bucket may have been larger, or the clock ahead."""
+        back = self._rates.get(key, 0)
+        if back <= now:
+            return now
         if back > full:
-            back = self._rates[bucket.key] = full
+            back = self._rates[key] = full
         return back
 
     def _window(self, bucket: Bucket, now: int) -> tuple[int, int]:

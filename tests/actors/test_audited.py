@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from actors.protocol.payload import MEMBERS_MAX
 from actors.protocol.policy import Policy, Rule, item
 from actors.protocol.rights import Rights
 from tests.support import pooled
+from tests.support.door_client import RpcError
 from tests.support.harness import open_gateway, open_replicas
 from tests.support.mcp_backend import Backend
 from tests.support.modern_backend import ModernBackend, needs
@@ -71,6 +73,19 @@ async def test_lists_and_pings_are_not_told_and_what_is_read_is(autojump_clock, 
             ("resources/read", "alpha+test:///a"),
             ("prompts/get", "alpha__hello"),
         ]
+
+
+async def test_nobody_hides_what_he_asks_for_behind_what_can_not_be_read(autojump_clock, trail):
+    async with open_gateway(server(), **watched(trail)) as gateway:
+        client = await gateway.connect(principal=ANN)
+        arguments = {"text": "x" * 2000}  # more than is kept until the line is written
+        await client.call(
+            "tools/call", {"name": "alpha__echo", "arguments": arguments, "uri": 5, "taskId": [], "ref": 1}
+        )
+        with suppress(RpcError):
+            await client.call("completion/complete", {"ref": {"type": "ref/prompt", "name": "p"}, "argument": {}})
+        said = [(line["method"], line.get("item"), line.get("args")) for line in trail.of("call")]
+        assert said == [("tools/call", "alpha__echo", ["text"]), ("completion/complete", "p", None)]
 
 
 async def test_clients_without_sessions_are_told_too(autojump_clock, trail):

@@ -3,6 +3,7 @@ server, whoever it shows them to (attack 11)."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -394,6 +395,9 @@ class Trail:
 
     def record(self, event: str, **values: Any) -> None:
         self.lines.append((event, values))
+
+    def record_late(self, event: str, values: Callable[[], Mapping[str, Any]]) -> None:
+        self.record(event, **values())
 
     def arguments(self, raw: bytes) -> Any:
         return None

@@ -1,6 +1,7 @@
 """An audit trail in memory, which takes no line that `actors.protocol.trail` does not declare."""
 
 import json
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import trio
@@ -21,6 +22,9 @@ class Trail:
     def record(self, event: str, **values: Any) -> None:
         assert not undeclared(event, values), f"{event} is not declared to say {undeclared(event, values)}"
         self.lines.append(json.loads(json.dumps({"event": event, **values})))
+
+    def record_late(self, event: str, values: Callable[[], Mapping[str, Any]]) -> None:
+        self.record(event, **values())
 
     record_often = record
 

@@ -77,6 +77,20 @@ async def test_lines_come_in_order_signed_at_the_end_in_a_file_for_its_owner_alo
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
+async def test_a_line_is_put_together_by_the_thread_that_writes_it(tmp_path):
+    by = []
+
+    def line():
+        by.append(threading.current_thread().name)
+        return {"item": "echo"}
+
+    journal = Journal(FileSink(tmp_path / "audit.log"), key=KEY)
+    journal.record_late("call", line)
+    await journal.aclose(PATIENCE)
+    assert by == ["audit"]
+    assert [one["item"] for one in read(tmp_path / "audit.log")[0] if one["event"] == "call"] == ["echo"]
+
+
 async def test_processes_share_a_file(tmp_path):
     path = tmp_path / "audit.log"
     journals = [Journal(FileSink(path), key=KEY) for _ in range(3)]

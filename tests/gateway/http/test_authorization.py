@@ -27,6 +27,10 @@ class FakeVerifier:
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, tuple[str, ...]]] = []
+        self.remembers: dict[str, Asker] = {}
+
+    def known(self, token: str, resources: Sequence[str]) -> Asker | None:
+        return self.remembers.get(token)
 
     async def verify(self, token: str, resources: Sequence[str]) -> Asker | Unproven:
         await trio.lowlevel.checkpoint()
@@ -78,6 +82,19 @@ async def test_each_case_has_its_challenge(
     assert (heard.status, heard.headers["www-authenticate"]) == (status, challenge)
     assert json.loads(heard.body)["error"]["code"] == -32600
     assert door.asked == []
+
+
+async def test_a_token_that_is_remembered_is_not_asked_about_and_can_be_revoked(
+    ask: Any, app: Any, door: Any, verifier: FakeVerifier
+) -> None:
+    verifier.remembers = {"ann.s": ANN, "bob.s": Asker(Principal("bob"), Rights(ISSUER, "bob"))}
+    for token, status in (("ann.s", 200), ("bob.s", 401)):
+        headers = {"accept": BOTH, "content-type": "application/json", "authorization": f"Bearer {token}"}
+        assert (await ask("POST", "/mcp", headers, b"{}", app=app)).status == status
+    assert [one.principal.name for one in door.asked] == ["ann"]
+    assert [token for token, _ in verifier.asked] == ["bob.s"]
+    address = await ask("POST", "/mcp?access_token=ann.s", {"accept": BOTH, "authorization": "Bearer ann.s"}, app=app)
+    assert address.status == 400
 
 
 async def test_where_nobody_can_tell_it_is_no_fault_of_the_clients(ask: Any, app: Any) -> None:

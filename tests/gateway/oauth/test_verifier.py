@@ -157,6 +157,21 @@ async def test_only_an_expired_one_is_called_so(autojump_clock: Any) -> None:
         assert await verifier.verify(token, [RESOURCE]) == Unproven(expired=True)
 
 
+async def test_what_is_remembered_of_a_token_is_said_at_once_and_judged_as_ever(autojump_clock: Any) -> None:
+    idp = FakeIssuer()
+    async with verifying(idp) as verifier:
+        token, other = idp.token(), idp.token(aud="x")
+        assert verifier.known(token, [RESOURCE]) is None
+        found = await verifier.verify(token, [RESOURCE])
+        await verifier.verify(other, [RESOURCE])
+        assert verifier.known(token, [RESOURCE]) == found
+        assert verifier.known(token, ["https://elsewhere.test/mcp"]) is None
+        assert verifier.known(other, [RESOURCE]) is None
+        assert verifier.known(token + "x", [RESOURCE]) is None
+        await trio.sleep(660)
+        assert verifier.known(token, [RESOURCE]) is None
+
+
 async def test_an_unknown_issuer_causes_no_request(autojump_clock: Any) -> None:
     idp = FakeIssuer()
     async with verifying(idp) as verifier:
