@@ -42,6 +42,7 @@ from actors.protocol.codec import Frame
 from actors.protocol.errors import Malformed, ProtocolError
 from actors.protocol.messages import EMPTY, Message, Notification, Request, RequestId
 from actors.protocol.meta import names_version
+from actors.protocol.outcomes import untaken
 from actors.protocol.policy import called
 from actors.protocol.versions import MODERN_VERSIONS, can_use
 from actors.quotas import NoShareLeft, Shares
@@ -94,8 +95,9 @@ class Gate:
         served = table.endpoints.get(post.endpoint)
         if table.policy is not None and not self.serves(post.endpoint, post.principal, post.rights):
             served = None
-        if served is None:
-            return Answer.refusing(errors.refusal("endpoint_not_found"))
+        if served is None:  # what is in it nobody looks at, so the error has no id; that it was not executed is known
+            gone = errors.saying("no", errors.refusal("endpoint_not_found"))
+            return Answer.refusing(untaken(gone, Raw(post.body)))
         metered = table.policy is not None and table.policy.metered
         if post.begun is not None and not metered:
             post.begun()

@@ -208,6 +208,7 @@ async def test_before_the_handshake_a_request_is_refused_in_plain_words_and_a_pi
     async with open_gateway(alpha()) as gateway, connected(gateway) as wire:
         refused = await wire.call(1, "tools/call", CALL)
         assert "initialized" in refused["error"]["message"]
+        assert refused["error"]["data"] == {"executed": "no"}
         assert (await wire.call(2, "ping"))["result"] == {}
         await wire.initialize()
         assert "result" in await wire.call(3, "tools/call", CALL)
@@ -329,7 +330,11 @@ async def test_what_is_refused_in_a_drain_was_not_executed_but_of_a_retry_nobody
 
 async def test_an_endpoint_that_is_gone_is_said_to_each_request(autojump_clock):
     async with open_gateway(alpha()) as gateway, connected(gateway, "nowhere") as wire:
-        assert (await wire.call(1, "tools/call", CALL, modern=True))["error"]["message"] == "No such endpoint"
+        error = (await wire.call(1, "tools/call", CALL, modern=True))["error"]
+        assert error["message"] == "No such endpoint"
+        assert error["data"] == {"executed": "no"}
+        retry = await wire.call(2, "tools/call", {**CALL, "inputResponses": {}, "requestState": "s"}, modern=True)
+        assert retry["error"]["data"] == {"executed": "unknown"}
 
 
 @pytest.mark.parametrize("left", ["nothing", "nothing for long", "a call", "a question"])
