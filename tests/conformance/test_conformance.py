@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from tests.support.patience import PATIENCE
-from tests.support.processes import NODE_PACKAGES, STAGEDOOR, Programs, accepts, environment, free_port
+from tests.support.processes import NODE_PACKAGES, STAGEDOOR, Gateway, Programs, accepts, environment, free_port
 
 pytestmark = [pytest.mark.e2e, pytest.mark.node]
 
@@ -55,8 +55,9 @@ DIRECT = [
     ("2026-07-28", "modern"),
     ("0.1.16-all", "dual"),
 ]
+ERAS = ("dual", "legacy", "modern")
 CELLS = [
-    *((suite, era) for suite in ("2025-11-25", "2026-07-28") for era in ("dual", "legacy", "modern")),
+    *((suite, era) for suite in ("2025-11-25", "2026-07-28") for era in ERAS),
     ("0.1.16-all", "dual"),
 ]
 
@@ -128,24 +129,36 @@ def require_all_passed(suite: Suite, outcome: Outcome, cell: str = "", story: st
         pytest.fail(f"listed as impossible, and passed: {stale}", pytrace=False)
 
 
-def start_fixture(programs: Programs, era: str) -> str:
-    port = free_port()
-    command = [sys.executable, FIXTURE, "--http", str(port), "--era", era]
-    programs.start("fixture", command, ready=accepts(port))
-    return f"http://127.0.0.1:{port}/mcp"
+@pytest.fixture(scope="module")
+def command(shared_programs: Programs) -> list[str]:
+    """Starts the fixture at once."""
+    return shared_programs.forks("fixture", [sys.executable, FIXTURE])
 
 
-def start_forking(programs: Programs, era: str) -> list[str]:
-    """The arguments for python of a fixture over stdio that starts at once."""
-    return programs.forks("fixture", [sys.executable, FIXTURE, "--era", era])[1:]
+@pytest.fixture(scope="module")
+def urls(command: list[str], shared_programs: Programs) -> dict[str, str]:
+    """Era → where a fixture of that era is."""
+    ports = {era: free_port() for era in ERAS}
+    for era, port in ports.items():
+        options = ["--http", str(port), "--era", era]
+        shared_programs.start(f"fixture-{era}", [*command, *options], ready=accepts(port))
+    return {era: f"http://127.0.0.1:{port}/mcp" for era, port in ports.items()}
+
+
+@pytest.fixture(scope="module")
+def gateway(command: list[str], urls: dict[str, str], shared_programs: Programs) -> Gateway:
+    """In front of a fixture of each era over each transport, which is called ERA-TRANSPORT."""
+    python, *program = command
+    servers: dict[str, Any] = {f"{era}-http": {"type": "http", "url": url} for era, url in urls.items()}
+    servers |= {f"{era}-stdio": {"command": python, "args": [*program, "--era", era]} for era in ERAS}
+    return shared_programs.gateway({"mcpServers": servers})
 
 
 @pytest.mark.parametrize(("suite", "era"), DIRECT)
 def test_the_fixture_itself_passes_the_suite(
-    suite: str, era: str, programs: Programs, node: Path, tmp_path: Path
+    suite: str, era: str, urls: dict[str, str], node: Path, tmp_path: Path
 ) -> None:
-    url = start_fixture(programs, era)
-    require_all_passed(SUITES[suite], run_suite(SUITES[suite], node, url, tmp_path / "results"))
+    require_all_passed(SUITES[suite], run_suite(SUITES[suite], node, urls[era], tmp_path / "results"))
 
 
 @pytest.fixture(scope="module")
@@ -165,15 +178,9 @@ def test_a_server_on_our_own_api_passes_the_suite(suite: str, native: str, node:
 @pytest.mark.parametrize("transport", ["http", "stdio"])
 @pytest.mark.parametrize(("suite", "era"), CELLS)
 def test_the_suite_passes_through_the_gateway(
-    suite: str, era: str, transport: str, programs: Programs, node: Path, tmp_path: Path
+    suite: str, era: str, transport: str, gateway: Gateway, node: Path, tmp_path: Path
 ) -> None:
-    backend: dict[str, Any]
-    if transport == "http":
-        backend = {"type": "http", "url": start_fixture(programs, era)}
-    else:
-        backend = {"command": sys.executable, "args": start_forking(programs, era)}
-    gateway = programs.gateway({"mcpServers": {"fixture": backend}})
-    outcome = run_suite(SUITES[suite], node, gateway.endpoint("fixture"), tmp_path / "results")
+    outcome = run_suite(SUITES[suite], node, gateway.endpoint(f"{era}-{transport}"), tmp_path / "results")
     require_all_passed(SUITES[suite], outcome, f"{suite}-{era}-{transport}", gateway.program.story())
 
 
