@@ -6,7 +6,8 @@ the connection that it is to go over: after each connect, when the server says t
 What can't be looked at is not called. Loaded only where there are pins.
 """
 
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -36,6 +37,9 @@ LOOKS: Final = 4
 """Looks that a call waits for; a server that says again and again that its lists have changed is not called."""
 LOOK_WITHIN: Final = 30.0
 """Seconds for a page of such a list."""
+TOLD: Final = 200
+"""Differences of one list that are told one by one."""
+HINT: Final = "`stagedoor pin` shows it, `stagedoor pin --accept` takes it"
 SHOWN: Final = 200
 """Characters of a name in a log."""
 LISTED_IN: Final[dict[Kind, str]] = {kind: method for method, kind in subjects.LISTED.items()}
@@ -48,8 +52,7 @@ def accepted(
     """Of the items of a list, those that clients are given."""
     items = tuple(items)
     judged = pins.judge(kind, items, whole=whole)
-    for difference in judged.told:
-        tell(services, pins, backend, difference)
+    tell_all(services, pins, backend, judged.told)
     return judged.kept if pins.blocks else items
 
 
@@ -62,6 +65,19 @@ def introduced(services: Services, pins: Pins, backend: str, instructions: str |
     return None if pins.blocks else instructions
 
 
+def tell_all(services: Services, pins: Pins, backend: str, differences: Sequence[Difference]) -> None:
+    """Of a list that has nothing to do with what was accepted, the first differences, and how many there are more."""
+    for difference in differences[:TOLD]:
+        tell(services, pins, backend, difference)
+    more = Counter((one.kind, one.change) for one in differences[TOLD:] if pins.tells(one))
+    for (kind, change), count in sorted(more.items()):
+        told = {"server": backend, "kind": kind, "change": change, "held": pins.blocks and change != "removed"}
+        services.telemetry.count("stagedoor_pin_changes_total", (backend, kind, change), count)
+        services.log.warning("pin_changed", **told, count=count, hint=HINT)
+        if services.audit.on:
+            services.audit.record("pin.change", **told, count=count)
+
+
 def tell(services: Services, pins: Pins, backend: str, difference: Difference) -> None:
     """Operators hear once of each difference."""
     if not pins.tells(difference):
@@ -72,8 +88,7 @@ def tell(services: Services, pins: Pins, backend: str, difference: Difference) -
     services.telemetry.count("stagedoor_pin_changes_total", (backend, difference.kind, difference.change))
     say = services.log.info if difference.change == "removed" else services.log.warning
     unseen = {"unseen": list(difference.unseen)} if difference.unseen else {}
-    hint = "`stagedoor pin` shows it, `stagedoor pin --accept` takes it"
-    say("pin_changed", **told, **unseen, hint=hint)
+    say("pin_changed", **told, **unseen, hint=HINT)
     if services.audit.on:
         digests = {"before": difference.before, "after": difference.after}
         told |= {place: digest_of(form) for place, form in digests.items() if form}
@@ -236,8 +251,7 @@ class Pinning:
         pins, kind = (spec.pins if spec is not None else None), subjects.LISTED[method]
         if pins is not None:
             judged = pins.judge(kind, items)
-            for difference in judged.told:
-                tell(endpoint.services, pins, backend, difference)
+            tell_all(endpoint.services, pins, backend, judged.told)
             self._seen[backend, method] = _Seen(server_info, pins, endpoint.host.ctx.now(), judged.held)
         if look.overtaken:
             self._seen.pop((backend, method), None)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from msgspec import Raw
 
-from actors.endpoints.pinning import LISTED_IN, LOOK_AGAIN, LOOK_WITHIN, LOOKS, SHOWN, tell, unseen
+from actors.endpoints.pinning import LISTED_IN, LOOK_AGAIN, LOOK_WITHIN, LOOKS, SHOWN, tell_all, unseen
 from actors.machines.upstream.events import ServerInfo
 from actors.protocol import subjects
 from actors.protocol.lookalikes import shown
@@ -98,8 +98,7 @@ class Looking:
                 self.pass_on(number, over, call, pins, send, refuse, looks + 1)
                 return
             judged = pins.judge(subject.kind, items)
-            for difference in judged.told:
-                tell(self._services, pins, self._backend, difference)
+            tell_all(self._services, pins, self._backend, judged.told)
             self._seen[over.number, method] = _Seen(over.server_info, pins, self._now(), judged.held)
             decide(judged.held)
 

@@ -8,9 +8,11 @@ shown can be called, and nothing else. What a server *does* is not pinned, nor w
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, Literal, NamedTuple
 
+import msgspec
 from msgspec import Raw
 
 from actors.protocol.aggregate import item_name
@@ -36,8 +38,10 @@ MEMBERS: Final[Mapping[Kind, tuple[str, ...]]] = {
 """What of a definition is pinned. (A resource's `size` and times change as it does; `_meta` is for programs.)"""
 _VOLATILE: Final = {"resource": ("lastModified",), "template": ("lastModified",)}
 """What of annotations is not."""
-TOLD_MAX: Final = 4096
+TOLD_MAX: Final = 65_536
 """Differences of one server that are remembered as told."""
+LISTS_MAX: Final = 8
+"""Lists of one server that are remembered with what was found: the same one comes again for each client that asks."""
 
 
 class Pin(NamedTuple):
@@ -70,7 +74,7 @@ class Judged(NamedTuple):
 class Pins:
     """Of one server. `known`: anything of it is pinned."""
 
-    __slots__ = ("_pinned", "_skeletons", "_templates", "_told", "digest", "instructions", "known", "mode")
+    __slots__ = ("_lists", "_pinned", "_skeletons", "_templates", "_told", "digest", "instructions", "known", "mode")
 
     def __init__(self, mode: Mode, definitions: Definitions | None) -> None:
         self.mode = mode
@@ -85,6 +89,8 @@ class Pins:
         self._templates = tuple(template(name) for name in self._pinned["template"])
         self._skeletons = {skeleton(name): name for kind in ("tool", "prompt") for name in self._pinned[kind]}
         self._told: dict[tuple[str, ...], None] = {}
+        self._lists: list[tuple[tuple[Kind, bool], tuple[Raw, ...], Judged]] = []
+        """The latest one last."""
         forms = [[kind, sorted(named.items())] for kind, named in self._pinned.items()]
         said_of = repr((mode, self.known, self.instructions, forms))
         self.digest = hashlib.sha256(said_of.encode(errors="surrogatepass")).hexdigest()[:16]
@@ -105,6 +111,17 @@ class Pins:
 
     def judge(self, kind: Kind, items: Iterable[Raw], *, whole: bool = False) -> Judged:
         """What of a list was accepted; `whole`: what is not in it, the server does not have any more."""
+        items, key = tuple(items), (kind, whole)
+        for place, (known, listed, judged) in enumerate(self._lists):
+            if known == key and listed == items:
+                self._lists.append(self._lists.pop(place))
+                return judged
+        judged = self._judge(kind, items, whole=whole)
+        again = judged._replace(told=())  # which is told once
+        self._lists = [*self._lists[1 - LISTS_MAX :], (key, items, again)]
+        return judged
+
+    def _judge(self, kind: Kind, items: Iterable[Raw], *, whole: bool) -> Judged:
         kept, named, held = list[tuple[str, Raw]](), dict[str, str](), dict[str, None]()
         told: list[Difference] = []
         for item in items:
@@ -138,10 +155,12 @@ class Pins:
         """What was accepted as it is was seen then."""
         if change is None:
             return ()
-        try:
-            notes = hidden_within(json.loads(found.form))
-        except (ValueError, RecursionError):
-            notes = ["it can't be read"]
+        notes: list[str] = []
+        if not found.form or _SEEN.fullmatch(found.form) is None:
+            try:
+                notes = hidden_within(json.loads(found.form))
+            except (ValueError, RecursionError):
+                notes = ["it can't be read"]
         twin = self._skeletons.get(skeleton(name)) if kind in ("tool", "prompt") else None
         if twin is not None and twin != name:
             notes.append(f"its name looks like {twin!r}")
@@ -184,11 +203,50 @@ class Pins:
 
 def pin(kind: Kind, item: Raw) -> Pin:
     """What is pinned of an item of a list. Of one that can't be read in one way only, nothing is as it was."""
+    data = bytes(item)
     try:
-        form = canonical(_pinned_part(kind, json.loads(bytes(item), object_pairs_hook=_once)))
+        value, plain = _read(data)
+        part = _pinned_part(kind, value)
+        form = (_quickly(part) if plain else None) or canonical(part)
     except (ValueError, RecursionError):
-        return Pin(f"unreadable {digest_of(bytes(item).hex())}", "")
+        return Pin(f"unreadable {digest_of(data.hex())}", "")
     return Pin(digest_of(form), form)
+
+
+_SEEN: Final = re.compile(r"(?:[ -\[\]-~]|\\[\"\\nrt])*")
+"""A canonical form in which nothing is that its reader does not see, and which need not be looked through."""
+
+
+class _FloatError(ValueError):
+    """A number that has several spellings."""
+
+
+def _fraction(text: str) -> float:
+    raise _FloatError
+
+
+_decode_plain: Final = msgspec.json.Decoder(float_hook=_fraction).decode
+_encode_plain: Final = msgspec.json.Encoder().encode
+_encode_sorted: Final = msgspec.json.Encoder(order="sorted").encode
+
+
+def _read(data: bytes) -> tuple[Any, bool]:
+    """The value of an item, and whether it is plain: it comes out again as it went in, so that no member can stand
+    there twice, and no number in it has a fraction. This is much quicker to see. ValueError: two readers need not find
+    the same in it."""
+    try:
+        value = _decode_plain(data)
+        if _encode_plain(value) == data:
+            return value, True
+    except (msgspec.MsgspecError, ValueError, OverflowError):
+        pass
+    return json.loads(data, object_pairs_hook=_once), False
+
+
+def _quickly(plain: Any) -> str | None:
+    """As `canonical`; None: of this it can't be told."""
+    text = _encode_sorted(plain).decode()
+    return text if _SAME_ORDER.fullmatch(text) is not None else None
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -203,6 +261,8 @@ _BOOLEANS: Final[Mapping[bool, Any]] = {True: {}, False: {"not": {}}}
 
 
 def _pinned_part(kind: Kind, item: Any) -> Any:
+    if not isinstance(item, dict):
+        raise ValueError("a definition is an object")  # noqa: TRY004 - of JSON
     part = {member: item[member] for member in MEMBERS[kind] if item.get(member) is not None}
     for name in ("inputSchema", "outputSchema"):  # the same in the words of either era (`translate`)
         if isinstance(part.get(name), dict) and isinstance(part[name].get("properties"), dict):
@@ -227,6 +287,10 @@ def digest_of(text: str) -> str:
 def canonical(value: Any) -> str:
     """JSON in one form (RFC 8785): members by their names' UTF-16, numbers as short as they go, no white space."""
     return json.dumps(_sorted(value), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+
+_SAME_ORDER: Final = re.compile("[\x00-\ud7ff]*")
+"""Text of which UTF-8 and UTF-16 have the same order."""
 
 
 def _sorted(value: Any) -> Any:

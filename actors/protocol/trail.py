@@ -27,7 +27,8 @@ MEMBERS: Final = {
     "change": "`new`, `changed`, `widened` or `removed`",
     "client_id": "the OAuth client of the token that came with the request",
     "code": "of the JSON-RPC error that was answered",
-    "count": "how many lines this one stands for: further ones that said the same within 10 s",
+    "count": "how many lines this one stands for: further ones that said the same within 10 s; of `pin.change` further "
+    "differences",
     "endpoint": "the endpoint that was called; none: `/mcp`",
     "era": "`legacy` (sessions) or `modern`; of a token as far as the headers say it",
     "held": "whether it is held back",
@@ -149,8 +150,9 @@ EVENTS: Final = {
         ),
         Event(
             "pin.change",
-            "a server [defines](pins.md) something otherwise than was accepted: once for each difference and process",
-            ("server", "kind", "item", "change", "held", "unseen", "before", "after"),
+            "a server [defines](pins.md) something otherwise than was accepted: once for each difference and process; "
+            "of one list 200, and then a line without `item` that has the `count` of the others",
+            ("server", "kind", "item", "change", "held", "unseen", "before", "after", "count"),
         ),
         Event(
             "admin",

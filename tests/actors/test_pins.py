@@ -10,6 +10,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from actors.endpoints.pinning import TOLD
 from actors.protocol.pins import Pins
 from tests.support.door_client import Client, RpcError
 from tests.support.harness import Gateway, open_gateway
@@ -380,6 +381,18 @@ async def test_each_difference_has_one_line_in_the_audit_trail(autojump_clock: M
         lines = [values for event, values in audit.lines if event == "pin.change"]
         assert [(v["server"], v["item"], v["change"], v["held"]) for v in lines] == [("alpha", "read", "changed", True)]
         assert len(lines[0]["before"]) == len(lines[0]["after"]) == 64
+
+
+async def test_a_list_full_of_new_things_has_some_lines_and_the_number_of_the_others(autojump_clock: MockClock):
+    backend, audit = alpha(), Trail()
+    async with open_gateway(*with_pins(backend), audit=audit) as gateway:
+        backend.lists["tools/list"] += [tool(f"tool{number}") for number in range(TOLD + 7)]
+        for _ in range(2):
+            assert await names(await client_of("legacy", gateway, "")) == [named("", "read"), named("", "write")]
+        lines = [values for event, values in audit.lines if event == "pin.change"]
+        assert [line.get("count") for line in lines] == [None] * TOLD + [7]
+        assert (lines[-1]["server"], lines[-1]["change"], lines[-1]["held"]) == ("alpha", "new", True)
+        assert gateway.telemetry.total("stagedoor_pin_changes_total") == TOLD + 7
 
 
 class Trail:

@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from actors.protocol import definitions
+from actors.protocol import pins as module
 from actors.protocol.definitions import Definitions, Introduction
+from actors.protocol.lookalikes import hidden_within
 from actors.protocol.pins import Pins, canonical, pin, widened
 from actors.protocol.translate import result
 from actors.protocol.versions import LATEST_HANDSHAKE, MODERN
@@ -160,10 +162,62 @@ def test_each_difference_is_told_once_until_it_is_another_one() -> None:
     accepted = pins(READ)
     told = [
         accepted.tells(d)
-        for text in ("a", "a", "b", "a")
-        for d in accepted.judge("tool", [raw({**READ, "description": text})]).told
+        for number, text in enumerate(("a", "a", "b", "a"))
+        for d in accepted.judge("tool", [raw({**READ, "description": text, "_meta": {"n": number}})]).told
     ]
     assert told == [True, False, True, False]
+
+
+def test_a_list_that_is_the_same_is_not_judged_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Raw] = []
+
+    def counted(kind: Any, item: Raw) -> Any:
+        seen.append(item)
+        return pin(kind, item)
+
+    monkeypatch.setattr(module, "pin", counted)
+    accepted = pins(READ)
+    seen.clear()
+    tools = [raw(READ), raw({"name": "new"})]
+    first = accepted.judge("tool", tools)
+    again = accepted.judge("tool", [Raw(bytes(tool)) for tool in tools])
+    assert (len(seen), again.kept, again.held) == (2, first.kept, first.held)
+    assert ([d.name for d in first.told], again.told) == (["new"], ())
+    assert accepted.judge("tool", tools, whole=True).held == {"new"}
+    assert len(seen) == 4
+    for number in range(module.LISTS_MAX):
+        accepted.judge("tool", [raw({"name": f"tool{number}"})])
+    assert len(seen) == 4 + module.LISTS_MAX
+    accepted.judge("tool", tools)
+    assert len(seen) == 6 + module.LISTS_MAX
+
+
+@pytest.mark.parametrize("item", [b"5", b"null", b'"read"', b"[]", b"[[]]"])
+def test_what_is_no_object_is_no_definition(item: bytes) -> None:
+    judged = pins(READ).judge("tool", [Raw(item), raw(READ)])
+    assert judged.kept == (raw(READ),)
+
+
+_VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**70), 2**70)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(st.dictionaries(st.text(), _VALUES, max_size=4))
+def test_a_form_that_is_found_quickly_is_the_same(schema: dict[str, Any]) -> None:
+    """What comes as compact as it can be is not read by the standard library, and what has spaces in it is."""
+    item = {**READ, "inputSchema": schema}
+    compact = json.dumps(item, ensure_ascii=False, separators=(",", ":")).encode(errors="surrogatepass")
+    slow = pin("tool", raw(item))
+    assert pin("tool", Raw(compact)) == slow
+    [told] = Pins("block", None).judge("tool", [Raw(compact)]).told
+    assert told.unseen == tuple(hidden_within(json.loads(slow.form)))
 
 
 @pytest.mark.parametrize(
