@@ -99,8 +99,6 @@ class _Connection:
         self._scopes: dict[object, trio.CancelScope] = {}
         self._reading = Turns()
         """Whose turn it is to take a message, up to where the next one may be looked at."""
-        self._calls = False
-        """The channel says when there is something to receive."""
         self._unsettled: dx.Exchange | None = None
         """What is not in its session's mailbox yet: whose order with what comes next is open."""
         self._changed = trio.lowlevel.ParkingLot()
@@ -122,7 +120,7 @@ class _Connection:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
                 self.end_if_told()
-                self._calls = self._channel.listen(self._called)
+                self._channel.listen(self._called)
                 while await self._next():
                     pass
         finally:
@@ -164,14 +162,17 @@ class _Connection:
     # What the client says
 
     def _called(self) -> None:
-        """Something came, and nobody waits for it."""
-        if not self._reading.taken:
+        """Something came, or may come, and perhaps nobody waits for it."""
+        if self._unread:
             self._start(self._follow)
 
+    @property
+    def _unread(self) -> bool:
+        return self._channel.waiting and not self._reading.taken
+
     async def _follow(self) -> None:
-        while self._channel.waiting and not self._reading.taken:
-            if not await self._next():
-                return
+        while self._unread and await self._next():
+            pass
 
     async def _next(self) -> bool:
         """Takes one message, and does what it says; whether there may be more."""
@@ -191,8 +192,7 @@ class _Connection:
             return False
         if asked is not None:
             self._unsettled = asked
-            if not self._calls and not self._reading.taken:
-                self._start(self._next)
+            self._called()  # what came with it, or in the meantime, was announced while this one read
             assert not isinstance(body, TooLong)
             await self._ask(asked, body)
         return True

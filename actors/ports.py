@@ -219,11 +219,12 @@ class Channel(Protocol):
 
     @property
     def waiting(self) -> bool:
-        """Whether there is something to receive, be it that the client is gone."""
+        """Whether there is something to receive, be it that the client is gone. Also where only who receives can tell:
+        somebody has to."""
 
-    def listen(self, ready: Callable[[], object]) -> bool:
+    def listen(self, ready: Callable[[], object]) -> None:
         """Has it called whenever there is something to receive, and nobody waits for that; it may be called inside
-        anybody's turn. False: it never is, somebody must receive."""
+        anybody's turn. It never is where something is always `waiting`."""
 
 
 class Converse(Protocol):

@@ -110,9 +110,8 @@ class WebSocketChannel:
     def waiting(self) -> bool:
         return self._socket.waiting
 
-    def listen(self, ready: Callable[[], object]) -> bool:
+    def listen(self, ready: Callable[[], object]) -> None:
         self._socket.listen(ready)
-        return True
 
     def visit(self) -> None:
         """As in `Visited`."""

@@ -109,9 +109,8 @@ class SseChannel:
     def waiting(self) -> bool:
         return self._messages.waiting
 
-    def listen(self, ready: Callable[[], object]) -> bool:
+    def listen(self, ready: Callable[[], object]) -> None:
         self._messages.listen(ready)
-        return True
 
     def visit(self) -> None:
         """As in `Visited`."""

@@ -30,8 +30,8 @@ class StandardStreams:
 
     rights: Rights = NO_RIGHTS
     peer = ""
-    waiting = False
-    """Nobody can tell who does not wait for it."""
+    waiting = True
+    """Only who waits for it can tell."""
 
     def __init__(self, source: int, target: int, message_bytes: int, patience: float) -> None:
         self._in, self._out = source, target
@@ -43,8 +43,8 @@ class StandardStreams:
         self._turn = 0
         self._writing = Turns()
 
-    def listen(self, ready: Callable[[], object]) -> bool:
-        return False
+    def listen(self, ready: Callable[[], object]) -> None:
+        """Nobody is called: somebody always waits."""
 
     async def receive(self) -> bytes | TooLong | None:
         while True:

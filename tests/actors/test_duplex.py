@@ -416,6 +416,43 @@ async def test_what_comes_while_a_call_runs_is_read_and_its_task_ends_with_it(au
         assert tasks_in(wire.nursery) <= (1 if wire.calls else 2)
 
 
+async def test_messages_that_come_together_do_not_wait_for_the_first_ones_answer(autojump_clock):
+    backend = alpha(held={"work"})
+    async with open_gateway(backend) as gateway, connected(gateway) as wire:
+        await wire.initialize()
+        await trio.sleep(5)
+        for id in (1, 2, 3):
+            wire.ask(id, "tools/call", CALL)
+        wire.ask("p", "ping")
+        with trio.fail_after(5):
+            requests = [await backend.next() for _ in range(3)]
+            assert (await wire.answer("p"))["result"] == {}
+        for id, request in enumerate(requests, 1):
+            request.text("done")
+            assert "result" in await wire.answer(id)
+        await trio.sleep(5)
+        assert tasks_in(wire.nursery) <= (1 if wire.calls else 2)
+
+
+async def test_while_a_call_runs_somebody_reads_on_after_each_message(autojump_clock):
+    backend = alpha(held={"work"})
+    async with open_gateway(backend) as gateway, connected(gateway) as wire:
+        await wire.initialize()
+        await trio.sleep(5)
+        wire.ask(1, "tools/call", CALL)
+        request = await backend.next()
+        for number in range(3):
+            wire.tell("notifications/roots/list_changed")
+            wire.ask(f"p{number}", "ping")
+            await trio.sleep(1)
+        with trio.fail_after(5):
+            assert (await wire.answer("p2"))["result"] == {}
+        request.text("done")
+        assert "result" in await wire.answer(1)
+        await trio.sleep(5)
+        assert tasks_in(wire.nursery) <= (1 if wire.calls else 2)
+
+
 async def test_what_comes_while_the_connection_ends_starts_nothing(autojump_clock):
     async with open_gateway(alpha()) as gateway, connected(gateway) as wire:
         await wire.initialize()

@@ -44,12 +44,11 @@ class Wire:
     @property
     def waiting(self) -> bool:
         found = self._in.statistics()
-        return self.calls and (found.current_buffer_used > 0 or not found.open_send_channels)
+        return not self.calls or found.current_buffer_used > 0 or not found.open_send_channels
 
-    def listen(self, ready: Callable[[], object]) -> bool:
+    def listen(self, ready: Callable[[], object]) -> None:
         if self.calls:
             self._ready = ready
-        return self.calls
 
     async def receive(self) -> bytes | None:
         try:
