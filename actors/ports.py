@@ -677,8 +677,8 @@ class Accounts(Protocol):
     def lacks(self, principal: str, backend: str) -> bool:
         """Whether the server has refused what this principal has there, and nothing better is known."""
 
-    def invite(self, principal: str, backend: str, client: str, done: Done) -> None:
-        """→ Invitation; Failed. `client`: who asks for it, as that client calls itself."""
+    def invite(self, principal: str, backend: str, client: str, era: str, done: Done) -> None:
+        """→ Invitation; Failed. `client`: who asks for it, as that client calls itself; `era`: of which it is."""
 
     def wait(self, principal: str, backend: str, seconds: float, done: Done) -> None:
         """Until the account is another one than was refused, in any process → whether it is."""

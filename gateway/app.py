@@ -272,7 +272,7 @@ class Gateway:
             if accounts is not None:
                 authorizing.on_change(self.actors.account_changed)
             self._tell_configuration("started", "start")
-            self.pages = authorizing.pages(settings, address, self._table, self.who)
+            self.pages = authorizing.pages(settings, address, self._table, self.who, self._revoked)
             self.note = authorizing.noting(self._table)
             self.accounts = lambda what, options: authorizing.operate(settings, address, self._table(), what, options)
             lifecycle.tune_gc()
@@ -310,7 +310,10 @@ class Gateway:
         if name is None:
             return None
         asker = Asker(Principal(name), auth.rights.get(name, Rights(STATIC, name)))
-        return None if self.revoked is not None and self.revoked.revoked(asker) else asker
+        return None if self._revoked(asker) else asker
+
+    def _revoked(self, asker: Asker) -> bool:
+        return self.revoked is not None and self.revoked.revoked(asker)
 
     def _on_batch(self, operations: int, seconds: float) -> None:
         self.metrics.observe("stagedoor_store_batch_size", float(operations))

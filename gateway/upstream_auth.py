@@ -107,14 +107,27 @@ class Authorizing:
         base = base_of(settings, listen)
         return Invitations(self.authorization, self.flows(settings, base), table, base)
 
-    def pages(self, settings: Settings, listen: Address, table: Callable[[], Table], who: Who) -> ServePage | None:
-        """The pages on which users connect their accounts."""
+    def pages(
+        self,
+        settings: Settings,
+        listen: Address,
+        table: Callable[[], Table],
+        who: Who,
+        revoked: Callable[[Asker], bool],
+    ) -> ServePage | None:
+        """The pages on which users connect their accounts. `revoked`: whether somebody has no access any more."""
         if settings.auth.browser is None:
             return None
-        return partial(_served, self._connect(settings, settings.auth.browser, listen, table, who))
+        return partial(_served, self._connect(settings, settings.auth.browser, listen, table, who, revoked))
 
     def _connect(
-        self, settings: Settings, browser: Browser, listen: Address, table: Callable[[], Table], who: Who
+        self,
+        settings: Settings,
+        browser: Browser,
+        listen: Address,
+        table: Callable[[], Table],
+        who: Who,
+        revoked: Callable[[Asker], bool],
     ) -> "Connect":
         from gateway.oauth.connect import Connect, Login
         from gateway.oauth.login import SignIn
@@ -154,6 +167,7 @@ class Authorizing:
             who,
             sign_in,
             self._log,
+            revoked,
         )
 
     async def operate(

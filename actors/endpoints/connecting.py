@@ -73,7 +73,9 @@ class Held:
 
 
 class Asker(Protocol):
-    """What the rules of a client are in this."""
+    """What the rules of a client are in this. `era`: `legacy` or `modern`."""
+
+    era: str
 
     @property
     def bits(self) -> ClientBits:
@@ -170,7 +172,8 @@ class Connecting:
         held, ref, accounts = self.held[call], self._ctx().ref, self._accounts
         assert accounts is not None
         client = client_name(self._asker.client_info(call))
-        accounts.invite(self._principal, held.backend, client, lambda found: ref.reply(Invited(call, found)))
+        era = self._asker.era
+        accounts.invite(self._principal, held.backend, client, era, lambda found: ref.reply(Invited(call, found)))
 
     def _wait(self, call: int) -> None:
         held, ref, accounts = self.held[call], self._ctx().ref, self._accounts

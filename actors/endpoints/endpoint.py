@@ -79,6 +79,8 @@ class Naming(Protocol):
 class Endpoint(ABC):
     """An endpoint for one client: what does not depend on the client's rules, and what its parts ask of these."""
 
+    era: str
+    """Of its clients: `legacy` or `modern`."""
     many = False
     """Whether it serves several clients who are told of changes: what one is given is news to the others."""
     naming: Naming

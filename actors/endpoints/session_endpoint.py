@@ -85,6 +85,7 @@ class SessionHost(Host, Protocol):
 class SessionEndpoint(Endpoint):
     """Of one session. `kept`: what is in the record of its connections, if there is one."""
 
+    era = "legacy"
     host: SessionHost
     kept: ResumableUpstreams | None = None
 

@@ -149,6 +149,7 @@ class ModernHost(Host, Protocol):
 class ModernEndpoint(Endpoint):
     """Of one kind of client. What its requests say is put into the words of their server."""
 
+    era = "modern"
     host: ModernHost
     many = True
 

@@ -123,7 +123,7 @@ EVENTS: Final = {
             "connect",
             "an account was connected or disconnected, or somebody who might not was at its page: `outcome` is "
             "`connected`, `disconnected`, `refused` or `failed`",
-            ("outcome", "account", "server", "reason", "ip", "count"),
+            ("outcome", "account", "server", "reason", "ip", "era", "count"),
         ),
         Event(
             "token.fetch",

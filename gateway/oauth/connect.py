@@ -17,7 +17,7 @@ from urllib.parse import parse_qsl, urlsplit
 import msgspec
 from msgspec import Struct
 
-from actors.ports import NO_RIGHTS, Asker, Log, Rights, Sealer
+from actors.ports import NO_RIGHTS, Asker, Log, Principal, Rights, Sealer
 from actors.protocol.rights import owner_of
 from actors.protocol.table import BackendSpec, Table
 from gateway.oauth import grants, pages
@@ -111,8 +111,13 @@ class _Browser(Struct, frozen=True):
     rights: Rights = NO_RIGHTS
 
 
+def _nobody(asker: Asker) -> bool:
+    return False
+
+
 class Connect:
-    """Of one process. `who`: whose a token of the gateway's is."""
+    """Of one process. `who`: whose a token of the gateway's is; `revoked`: whether an operator has taken the access
+    from him since."""
 
     def __init__(
         self,
@@ -126,7 +131,9 @@ class Connect:
         who: Callable[[str], Awaitable[Asker | None]],
         sign_in: SignIn | None,
         log: Log,
+        revoked: Callable[[Asker], bool] = _nobody,
     ) -> None:
+        self._revoked = revoked
         self._base = public_url
         self._client_metadata_url = client_metadata_url
         self._login = login
@@ -210,8 +217,15 @@ class Connect:
         if login.mode == "none":
             return login.anonymous or wanted
         if login.mode == "proxy":
-            return request.headers.get(login.header.lower()) or None if _is_of(request.peer, login.peers) else None
-        return browser.principal if browser.principal and browser.until > time.time() else None
+            principal = request.headers.get(login.header.lower(), "") if _is_of(request.peer, login.peers) else ""
+            since = None if principal in login.rights else time.time()  # a configured token is out until it is restored
+            return self._still(principal, login.rights_of(principal, request.headers), since)
+        known = browser.principal if browser.until > time.time() else ""
+        return self._still(known, browser.rights, browser.until - SESSION)
+
+    def _still(self, principal: str, rights: Rights, since: float | None) -> str | None:
+        """Whose browser it is, who showed it then; None: nobody's, or one whose access was taken away."""
+        return principal if principal and not self._revoked(Asker(Principal(principal), rights, since)) else None
 
     async def _ask_who(self, request: Request, browser: _Browser, wanted: str | None) -> Page:
         """The page that asks who is there, or what comes of its form."""
@@ -310,7 +324,12 @@ class Connect:
         if principal != flow.principal:
             self._log.warning("connect_refused", backend=flow.backend, why="another principal")
             self._told.connect(
-                "refused", flow.backend, account=flow.principal, ip=request.peer, reason="other_principal"
+                "refused",
+                flow.backend,
+                account=flow.principal,
+                ip=request.peer,
+                reason="other_principal",
+                era=flow.era,
             )
             words = "This link was made for somebody else. It connects an account for him and not for you."
             return self._page(403, "Not for you", pages.text(words), self._all())
@@ -344,7 +363,7 @@ class Connect:
                 raise OAuthError("bad_key", "this is no key that can be sent")
             await self._flows.give_key(handle, flow, key)
             await self._authorization.changed(place_of(spec, flow.principal))
-            return self._done(spec.name, request, flow.principal)
+            return self._done(spec.name, request, flow.principal, flow.era)
         # From here on this browser is the one that may come back.
         browser = msgspec.structs.replace(browser, nonce=browser.nonce or secrets.token_urlsafe(16))
         onward = await self._flows.authorize(handle, flow, spec, browser.nonce)
@@ -365,7 +384,7 @@ class Connect:
         principal_here = self._principal(request, browser, pending.principal)
         if principal_here != pending.principal:
             self._log.warning("connect_refused", backend=pending.backend, why="another principal")
-            of = {"account": pending.principal, "ip": request.peer}
+            of = {"account": pending.principal, "ip": request.peer, "era": pending.era}
             self._told.connect("refused", pending.backend, **of, reason="other_principal")
             raise OAuthError("other_principal", "you are not signed in as who began this: begin again")
         spec = self._table().backends.get(pending.backend)
@@ -373,10 +392,10 @@ class Connect:
             raise OAuthError("unknown_server", "this server is no longer there")
         await self._flows.redeem(pending, spec, answer)
         await self._authorization.changed(place_of(spec, pending.principal))
-        return self._done(spec.name, request, pending.principal)
+        return self._done(spec.name, request, pending.principal, pending.era)
 
-    def _done(self, name: str, request: Request, principal: str) -> Page:
-        self._told.connect("connected", name, account=principal, ip=request.peer)
+    def _done(self, name: str, request: Request, principal: str, era: str) -> Page:
+        self._told.connect("connected", name, account=principal, ip=request.peer, era=era)
         words = pages.text(f"Your account at {name} is connected. You can close this page: your client goes on.")
         return self._page(200, "Connected", words)
 

@@ -27,8 +27,9 @@ LIVES: Final = 600.0
 
 
 class Flow(Struct, frozen=True):
-    """Somebody is to connect an account. `client`: who asked for it, in the words of that client. `scopes`: those that
-    the server wants, as far as it has said so; `before`: those that the account has."""
+    """Somebody is to connect an account. `client`: who asked for it, in the words of that client, and `era`: of which
+    era it is; "": the user came by himself. `scopes`: those that the server wants, as far as it has said so; `before`:
+    those that the account has."""
 
     principal: str
     backend: str
@@ -36,6 +37,7 @@ class Flow(Struct, frozen=True):
     client: str = ""
     challenge: dict[str, str] | None = None
     before: tuple[str, ...] = ()
+    era: str = ""
 
 
 class Pending(Struct, frozen=True):
@@ -55,6 +57,7 @@ class Pending(Struct, frozen=True):
     resource: str | None
     scopes: tuple[str, ...]
     client: Client
+    era: str = ""
 
 
 class Flows:
@@ -151,6 +154,7 @@ class Flows:
             provider.resource.resource,
             scopes,
             client,
+            flow.era,
         )
         key = shelf_key("state", state)
         there(await self._shelf.put(key, self._seal(key, msgspec.json.encode(pending)), LIVES))

@@ -34,7 +34,7 @@ class Invitations:
         account = self._authorization.known(spec, principal) if spec is not None else None
         return account is not None and account.blocked
 
-    def invite(self, principal: str, backend: str, client: str, done: Done) -> None:
+    def invite(self, principal: str, backend: str, client: str, era: str, done: Done) -> None:
         """Begins a flow, or finds the one that waits."""
         spec = self._spec(backend)
         if spec is None:
@@ -44,7 +44,7 @@ class Invitations:
         async def begin() -> None:
             account = self._authorization.account(spec, principal)
             try:
-                handle = await self._flows.begin(self._authorization.flow_of(account, client[:CLIENT]))
+                handle = await self._flows.begin(self._authorization.flow_of(account, client[:CLIENT], era))
             except AwayError:
                 done(Failed(Refused.AWAY))
                 return

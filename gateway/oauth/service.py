@@ -183,12 +183,12 @@ class Authorization(Generic[Refusal]):
         """The same, if this process has it in hand."""
         return self._accounts.get((spec.of(principal), principal))
 
-    def flow_of(self, account: UserAccount, client: str = "") -> Flow:
+    def flow_of(self, account: UserAccount, client: str = "", era: str = "") -> Flow:
         """What connects this account, with the rights that it lacks."""
         challenge = account.challenge
         place = account.place
         said = dict(challenge.parameters) if challenge is not None else None
-        return Flow(place.principal, place.backend, place.url, client, said, account.wanted)
+        return Flow(place.principal, place.backend, place.url, client, said, account.wanted, era)
 
     async def disconnect(self, flows: Flows, spec: BackendSpec, principal: str) -> bool:
         """A user wants the gateway to use his account no more; whether there was one."""

@@ -26,15 +26,23 @@ class Told:
             tell(event, server=server, **_said(account=account, iss=iss, **more))
 
     def connect(
-        self, outcome: ConnectOutcome, server: str = "", *, account: str = "", ip: str = "", reason: str = ""
+        self,
+        outcome: ConnectOutcome,
+        server: str = "",
+        *,
+        account: str = "",
+        ip: str = "",
+        reason: str = "",
+        era: str = "",
     ) -> None:
-        """Something became of an account, or somebody who might not was at its page."""
+        """Something became of an account, or somebody who might not was at its page. `era`: of the client whose call
+        has led there."""
         if self.telemetry is not None:
             self.telemetry.count("stagedoor_account_connections_total", (server, outcome))
         if self.audit.on:
             stranger = outcome in ("refused", "failed")
             tell = self.audit.record_often if stranger else self.audit.record
-            tell("connect", outcome=outcome, **_said(server=server, account=account, ip=ip, reason=reason))
+            tell("connect", outcome=outcome, **_said(server=server, account=account, ip=ip, reason=reason, era=era))
 
     def stranger(self, ip: str) -> None:
         """Somebody has shown a token on a page that nobody has."""

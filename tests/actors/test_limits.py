@@ -520,7 +520,7 @@ class Page:
     def lacks(self, principal: str, backend: str) -> bool:
         return not self.connected
 
-    def invite(self, principal: str, backend: str, client: str, done: Done) -> None:
+    def invite(self, principal: str, backend: str, client: str, era: str, done: Done) -> None:
         done(Invitation("https://gateway.test/connect/1", "i-1", "https://gateway.test/connect"))
 
     def wait(self, principal: str, backend: str, seconds: float, done: Done) -> None:

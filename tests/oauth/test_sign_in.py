@@ -2,18 +2,22 @@
 
 import base64
 import json
+import re
+import time
+from collections.abc import Callable
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 
-from actors.ports import Asker
+from actors.ports import Asker, Principal
 from actors.protocol.issuers import Issuer
 from actors.protocol.rights import Rights, principal_id
 from actors.protocol.table import Table
 from gateway.oauth.connect import Connect, Login, Request
 from gateway.oauth.discovery import Answer, Discovery
 from gateway.oauth.errors import OAuthError
-from gateway.oauth.flows import Flow, Flows
+from gateway.oauth.flows import Flows
 from gateway.oauth.login import SignIn
 from gateway.oauth.service import Authorization
 from gateway.oauth.vault import Vault
@@ -101,7 +105,12 @@ async def test_another_browser_can_not_finish_a_sign_in() -> None:
     assert f"{LOGIN}/token" not in idp.asked
 
 
-async def test_a_login_proxy_is_believed_from_its_own_addresses_only(nursery: Any) -> None:
+def pages(
+    nursery: Any,
+    login: Login,
+    revoked: Callable[[Asker], bool] = lambda asker: False,
+    who: Callable[[str], Asker | None] = lambda token: None,
+) -> Connect:
     shelf, idp = MemoryShelf(lambda: 1000.0), Idp()
     authorization: Authorization[object] = Authorization(
         shelf, SEALER, idp, lambda *_: object(), Lines(), nursery, lambda: 1000.0
@@ -110,13 +119,48 @@ async def test_a_login_proxy_is_believed_from_its_own_addresses_only(nursery: An
         shelf, SEALER, Vault(shelf, SEALER), Discovery(idp), lambda: 1000.0, redirect_uri="", client_metadata_url=None
     )
 
-    async def nobody(token: str) -> Asker | None:
-        return None
+    async def known(token: str) -> Asker | None:
+        return who(token)
 
+    table = lambda: Table({}, {})  # noqa: E731
+    return Connect(BASE, None, login, flows, authorization, table, SEALER, known, None, Lines(), revoked)
+
+
+async def test_whom_the_access_was_taken_from_is_not_there_until_he_comes_anew(nursery: Any) -> None:
+    seen: list[Asker] = []
+
+    def revoked(asker: Asker) -> bool:
+        seen.append(asker)
+        return asker.principal.name == "ann" and (asker.issued is None or asker.issued <= since)
+
+    async def status(connect: Connect, headers: dict[str, str]) -> str:
+        page = await connect(Request("GET", "/connect", "", headers, peer="10.1.2.3"))
+        return re.findall("<h1>([^<]*)</h1>", page.body.decode())[0]
+
+    since = 0.0
+    rights = Rights("https://idp.test", "a", groups=frozenset({"dev"}))
+    by_token = pages(nursery, Login("token"), revoked, lambda token: Asker(Principal("ann"), rights))
+    asks = await by_token(Request("GET", "/connect"))
+    cookie = dict(asks.headers)["Set-Cookie"].split(";")[0]
+    (csrf,) = re.findall('name="csrf" value="([^"]*)"', asks.body.decode())
+    form = urlencode({"csrf": csrf, "token": "t"}).encode()
+    known = await by_token(Request("POST", "/connect", "", {"cookie": cookie}, form))
+    cookie = dict(known.headers)["Set-Cookie"].split(";")[0]
+    assert await status(by_token, {"cookie": cookie}) == "Your accounts"
+    assert (seen[-1].rights, seen[-1].principal.name) == (rights, "ann")
+    since = time.time()
+    assert await status(by_token, {"cookie": cookie}) == "Who are you?"
+    static = {"ann": Rights("static:", "ann")}
+    for login, title in (
+        (Login("proxy", header="x-user", peers=("10.0.0.0/8",), rights=static), "Not for you"),
+        (Login("proxy", header="x-user", peers=("10.0.0.0/8",)), "Your accounts"),
+    ):
+        assert await status(pages(nursery, login, revoked), {"x-user": "ann"}) == title, "a proxy has just seen him"
+
+
+async def test_a_login_proxy_is_believed_from_its_own_addresses_only(nursery: Any) -> None:
     login = Login("proxy", header="X-User", peers=("10.0.0.0/8",))
-    connect = Connect(BASE, None, login, flows, authorization, lambda: Table({}, {}), SEALER, nobody, None, Lines())
-    handle = await flows.begin(Flow("ann", "gone", "https://gone.example"))
-    assert handle
+    connect = pages(nursery, login)
     headers = {"x-user": "ann"}
     assert (await connect(Request("GET", "/connect", "", headers, peer="10.1.2.3"))).status == 200
     for peer in ("192.0.2.1", "", "nonsense"):
@@ -125,20 +169,7 @@ async def test_a_login_proxy_is_believed_from_its_own_addresses_only(nursery: An
 
 
 async def test_a_cookie_over_https_is_bound_to_the_host(nursery: Any) -> None:
-    shelf, idp = MemoryShelf(lambda: 1000.0), Idp()
-    authorization: Authorization[object] = Authorization(
-        shelf, SEALER, idp, lambda *_: object(), Lines(), nursery, lambda: 1000.0
-    )
-    flows = Flows(
-        shelf, SEALER, Vault(shelf, SEALER), Discovery(idp), lambda: 1000.0, redirect_uri="", client_metadata_url=None
-    )
-
-    async def nobody(token: str) -> Asker | None:
-        return None
-
-    connect = Connect(
-        BASE, None, Login("token"), flows, authorization, lambda: Table({}, {}), SEALER, nobody, None, Lines()
-    )
+    connect = pages(nursery, Login("token"))
     page = await connect(Request("GET", "/connect"))
     cookie = dict(page.headers)["Set-Cookie"]
     assert cookie.startswith("__Host-stagedoor=")

@@ -143,6 +143,7 @@ async def test_a_call_is_held_until_its_user_has_connected_and_runs_once(tmp_pat
             "server": "a",
             "account": "ann",
             "ip": "",
+            "era": "legacy",
         }
 
 
@@ -159,6 +160,23 @@ async def test_a_modern_call_is_answered_with_the_page_and_goes_on_when_it_comes
         await Browser(gateway, world, "ann").connect(url)
         assert user_of(await again.complete()) == "ann"
         assert len(world.calls()) == 1
+        assert [line["era"] for line in gateway.trail.of("connect")] == ["modern"]
+
+
+async def test_a_page_knows_nobody_whose_access_was_taken_away(tmp_path: Path) -> None:
+    async with opened(tmp_path) as (world, gateway):
+        ann, bob = Browser(gateway, world, "ann"), Browser(gateway, world, "bob")
+        for browser in (ann, bob):
+            await browser.press("/connect", await browser.open("/connect"), token=TOKENS[browser.user])
+            assert "Connect: a" in (page := await browser.open("/connect"))
+        gateway.revoked.add("ann")
+        asked = await ann.open("/connect")
+        assert "Who are you?" in asked
+        assert "Connect: a" not in asked
+        assert "Connect: a" not in await ann.press("/connect", page, backend="a", action="connect")
+        assert "Connect: a" in await bob.open("/connect")
+        gateway.revoked.clear()
+        assert "Connect: a" in await ann.open("/connect")
 
 
 @pytest.mark.parametrize("era", ["legacy", "modern"])
@@ -631,7 +649,7 @@ async def test_behind_a_login_proxy_the_page_shows_what_is_given_to_the_groups_i
         }
         async with open_authorized(settings, tmp_path) as gateway:
             table = lambda: gateway.settings.table  # noqa: E731
-            served = gateway.authorizing.pages(gateway.settings, ADDRESS, table, nobody)
+            served = gateway.authorizing.pages(gateway.settings, ADDRESS, table, nobody, lambda asker: False)
             assert served is not None
             for user, groups, names in (
                 ("ann", "", ["a", "hidden"]),  # as it is configured

@@ -55,6 +55,8 @@ class Running:
     settings: Settings
     trail: Trail
     """What is told of tokens and accounts."""
+    revoked: set[str]
+    """Names of those whose access was taken away."""
 
     def pass_time(self, seconds: float) -> None:
         """By the wall clock."""
@@ -113,7 +115,8 @@ async def open_authorized(
                     return None
                 return Asker(Principal(found), settings.auth.rights.get(found, Rights("static:", found)))
 
-            pages = authorizing.pages(settings, ADDRESS, table, who)
+            revoked: set[str] = set()
+            pages = authorizing.pages(settings, ADDRESS, table, who, lambda asker: asker.principal.name in revoked)
             security = Security("127.0.0.1", tokens=dict(settings.auth.tokens) or None)
             note = authorizing.noting(table)
             authorize = Admission(ADDRESS, nursery, log, metrics, note=note)(settings)
@@ -125,5 +128,5 @@ async def open_authorized(
                 known=lambda name: name in settings.table.endpoints,
                 pages=pages,
             )
-            yield Running(actors, authorizing, AsgiHttp(app, nursery), log, metrics, clock, settings, trail)
+            yield Running(actors, authorizing, AsgiHttp(app, nursery), log, metrics, clock, settings, trail, revoked)
         nursery.cancel_scope.cancel()
