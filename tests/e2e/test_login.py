@@ -154,7 +154,7 @@ def test_the_typescript_sdks_log_in_refresh_and_step_up(
     assert (said["asked"], said["refreshed"], said["same"]) == (2, 1, True)
 
 
-async def test_a_token_is_good_at_the_endpoint_that_it_is_for_and_its_session_is_nobody_elses(
+async def test_3_a_token_is_good_at_the_endpoint_that_it_is_for_and_its_session_is_nobody_elses(
     gateway: Gateway, issuer: str
 ) -> None:
     storages = {user: Storage() for user in ("ann", "bob")}

@@ -89,7 +89,7 @@ async def test_a_store_that_has_lost_them_is_told_again(autojump_clock: Any) -> 
         assert one.revoked(ann(NOW - 1))
 
 
-async def test_a_store_that_goes_on_from_an_older_state_is_told_what_it_lacks(autojump_clock: Any) -> None:
+async def test_16_a_store_that_goes_on_from_an_older_state_is_told_what_it_lacks(autojump_clock: Any) -> None:
     async with open_replicas(2, Backend("alpha")) as gateways, revoking(*gateways) as (one, two):
         shelf = gateways[0].store.shelf  # type: ignore[attr-defined]
         await one.revoke("bob")

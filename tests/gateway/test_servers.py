@@ -23,7 +23,7 @@ TARGETS = [
 ]
 
 
-def test_no_credential_is_in_what_is_told_of_a_server():
+def test_12_no_credential_is_in_what_is_told_of_a_server():
     told = [described(BackendSpec("fx", target), None) for target in TARGETS]
     assert SECRET not in json.dumps(told)
     assert [entry["transport"] for entry in told] == ["stdio", "stdio", "http", "http", "sse", "ws", "inproc"]

@@ -46,7 +46,7 @@ async def test_a_401_brings_a_token_and_the_call_goes_on(kind: str, era: str, tm
         assert "canary" not in json.dumps(line)
 
 
-async def test_the_token_of_the_client_never_goes_upstream(era: str, tmp_path: Path) -> None:
+async def test_2_the_token_of_the_client_never_goes_upstream(era: str, tmp_path: Path) -> None:
     async with open_oauth_world() as world, open_authorized(configured(world), tmp_path) as gateway:
         await call(gateway, "a__whoami", era)
         said = repr(world.asked)

@@ -94,7 +94,7 @@ async def test_an_id_token_that_is_not_of_this_sign_in_is_nobodys(claims: dict[s
         await signing.finish(state, "browser", {"code": "c"})
 
 
-async def test_another_browser_can_not_finish_a_sign_in() -> None:
+async def test_5_another_browser_can_not_finish_a_sign_in() -> None:
     idp = Idp()
     signing = sign_in(idp)
     state = await begun(signing, idp)

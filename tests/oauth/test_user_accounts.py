@@ -193,7 +193,7 @@ async def test_a_client_that_can_open_no_page_is_told_the_address(era: str, tmp_
         assert world.calls() == []
 
 
-async def test_a_link_of_another_user_connects_nobody(tmp_path: Path) -> None:
+async def test_5_a_link_of_another_user_connects_nobody(tmp_path: Path) -> None:
     """Attack 5."""
     async with opened(tmp_path) as (world, gateway):
         client = gateway.legacy(token=TOKENS["ann"], capabilities=URL_MODE)
@@ -224,7 +224,7 @@ async def test_a_link_of_another_user_connects_nobody(tmp_path: Path) -> None:
         assert (refused[0]["account"], refused[0]["server"]) == ("ann", "a")
 
 
-async def test_pages_show_nothing_unescaped_and_load_nothing(tmp_path: Path) -> None:
+async def test_14_pages_show_nothing_unescaped_and_load_nothing(tmp_path: Path) -> None:
     async with opened(tmp_path) as (world, gateway):
         browser = Browser(gateway, world, "ann")
         page = await browser.open("/connect/callback?state=x&error=%3Cscript%3E&error_description=%3Cb%3E")
@@ -239,7 +239,7 @@ async def test_pages_show_nothing_unescaped_and_load_nothing(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("iss", ["https://evil.example", "none"])
-async def test_an_answer_of_another_issuer_is_never_redeemed(iss: str, tmp_path: Path) -> None:
+async def test_8_an_answer_of_another_issuer_is_never_redeemed(iss: str, tmp_path: Path) -> None:
     """Attack 8."""
     async with opened(tmp_path) as (world, gateway):
         url = await flow_of(gateway, "ann")
@@ -248,7 +248,7 @@ async def test_an_answer_of_another_issuer_is_never_redeemed(iss: str, tmp_path:
         assert world.counts["/token"] == 0
 
 
-async def test_a_server_without_pkce_is_refused(tmp_path: Path) -> None:
+async def test_10_a_server_without_pkce_is_refused(tmp_path: Path) -> None:
     """Attack 10."""
     async with opened(tmp_path, {"s256": False}) as (world, gateway):
         url = await flow_of(gateway, "ann")
@@ -284,7 +284,7 @@ async def test_users_see_their_own_accounts_and_never_anothers(tmp_path: Path) -
         assert "A" * 32 not in repr(world.asked)
 
 
-async def test_a_refresh_happens_once_for_many_calls_and_the_new_pair_is_kept(tmp_path: Path) -> None:
+async def test_13_a_refresh_happens_once_for_many_calls_and_the_new_pair_is_kept(tmp_path: Path) -> None:
     async with opened(tmp_path) as (world, gateway):
         await Browser(gateway, world, "ann").connect(await flow_of(gateway, "ann"))
         clients = [gateway.legacy(token=TOKENS["ann"]) for _ in range(4)]
@@ -381,7 +381,9 @@ async def test_rights_that_an_account_never_gets_are_not_asked_for_for_ever(tmp_
         assert "has not the rights" in str(await call.error())
 
 
-async def test_a_thousand_interleaved_calls_of_twenty_users_never_meet(tmp_path: Path, stores: tuple[Any, Any]) -> None:
+async def test_1_a_thousand_interleaved_calls_of_twenty_users_never_meet(
+    tmp_path: Path, stores: tuple[Any, Any]
+) -> None:
     """Attack 1: two replicas, both eras, both stores, tokens that end in the middle."""
     users = {f"user{n}": f"{n:02d}" * 16 for n in range(20)}
     TOKENS.update(users)
@@ -464,7 +466,7 @@ async def test_lists_that_the_operator_pays_for_are_shown_and_never_called_with(
         assert world.counts["/token"] == 0
 
 
-async def test_another_server_that_takes_over_a_name_finds_no_account(tmp_path: Path) -> None:
+async def test_1_another_server_that_takes_over_a_name_finds_no_account(tmp_path: Path) -> None:
     async with open_oauth_world() as world, open_oauth_world() as thief:
         folder = tmp_path / "2"
         folder.mkdir()

@@ -35,7 +35,9 @@ class Pages:
         forms = re.findall(
             r'<form method="post" action="([^"]*)">(.*?)<button[^>]*>([^<]*)</button>', self.text, re.DOTALL
         )
-        action, fields = next((a, f) for a, f, label in forms if label == words)
+        found = [(a, f) for a, f, label in forms if label == words]
+        assert found, f"no button {words!r}: {self.text}"
+        action, fields = found[0]
         hidden = dict(re.findall(r'type="hidden" name="([^"]*)" value="([^"]*)"', fields))
         url = urljoin(self._base, action)
         answer = await self._http.post(url, data={n: unescape(v) for n, v in hidden.items()} | more)

@@ -227,7 +227,7 @@ async def test_a_command_that_cannot_start_closes_the_transport_with_the_reason(
     assert message in (None, closed.message)
 
 
-async def test_the_child_sees_the_configured_environment_and_none_of_our_secrets(connect, events, monkeypatch):
+async def test_12_the_child_sees_the_configured_environment_and_none_of_our_secrets(connect, events, monkeypatch):
     monkeypatch.setenv("GATEWAY_SECRET", "s3cret")
     monkeypatch.setenv("LANG", "C.UTF-8")
     script = "import os, json; print(json.dumps(dict(os.environ)))"

@@ -138,7 +138,7 @@ async def test_nothing_of_a_body_is_read_before_it_is_known_whose_it_is(app: Any
     assert [event["status"] for event in sent if "status" in event] == [401, 503, 400]
 
 
-async def test_a_foreign_host_or_origin_is_refused_before_a_token_is_looked_at(
+async def test_14_a_foreign_host_or_origin_is_refused_before_a_token_is_looked_at(
     ask: Any, app: Any, verifier: FakeVerifier
 ) -> None:
     for headers in ({"host": "evil.test"}, {"origin": "https://evil.test"}):
@@ -170,7 +170,7 @@ async def test_every_endpoint_has_its_metadata(ask: Any, app: Any, path: str, be
 
 
 @pytest.mark.parametrize("headers", [{}, {"x-forwarded-host": "evil.test", "forwarded": "host=evil.test"}])
-async def test_the_root_is_that_of_all_servers_and_no_header_changes_an_address(
+async def test_14_the_root_is_that_of_all_servers_and_no_header_changes_an_address(
     ask: Any, app: Any, headers: dict[str, str]
 ) -> None:
     heard = await ask("GET", WELL_KNOWN, headers, app=app)

@@ -57,7 +57,7 @@ INWARDS = [
 
 @pytest.mark.parametrize("scheme", ["https", "http"])
 @pytest.mark.parametrize("host", INWARDS)
-async def test_no_spelling_of_this_machine_is_connected_to(canary: Canary, host: str, scheme: str) -> None:
+async def test_7_no_spelling_of_this_machine_is_connected_to(canary: Canary, host: str, scheme: str) -> None:
     for trusted in (frozenset[str](), frozenset({"https://other.example:443"})):
         with pytest.raises(OAuthError):
             await GuardedHttp()("GET", f"{scheme}://{host}:{canary.port}/", trusted=trusted)
@@ -92,7 +92,7 @@ def test_what_is_not_of_the_internet_is_known(address: str) -> None:
     assert is_public("2606:4700:4700::1111")
 
 
-async def test_a_name_is_looked_up_once_and_connected_to_where_it_was_looked_up(
+async def test_7_a_name_is_looked_up_once_and_connected_to_where_it_was_looked_up(
     canary: Canary, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answers = [["93.184.216.34", "127.0.0.1"], ["127.0.0.1"]]
@@ -144,7 +144,7 @@ async def test_a_compressed_answer_is_not_unpacked(canary: Canary) -> None:
         await GuardedHttp()("GET", canary.origin, trusted=frozenset({canary.origin}))
 
 
-async def test_an_answer_that_never_ends_is_waited_for_no_longer_than_others(
+async def test_7_an_answer_that_never_ends_is_waited_for_no_longer_than_others(
     canary: Canary, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gateway.oauth.http.WITHIN", 1.5)

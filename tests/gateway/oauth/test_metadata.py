@@ -71,7 +71,7 @@ def server(**members: object) -> metadata.AuthorizationServer:
 
 
 @pytest.mark.parametrize("issuer", [f"{ISSUER}/", "https://AS.example/tenant", "https://evil.example", None])
-def test_the_issuer_of_metadata_must_be_the_one_asked_for_to_the_letter(issuer: object) -> None:
+def test_8_the_issuer_of_metadata_must_be_the_one_asked_for_to_the_letter(issuer: object) -> None:
     with pytest.raises(OAuthError) as refused:
         server(issuer=issuer)
     assert refused.value.reason == "issuer_mismatch"
@@ -87,7 +87,7 @@ def test_endpoints_are_web_addresses(name: str, url: str) -> None:
 
 
 @pytest.mark.parametrize("methods", [[], ["plain"], None, "S256"])
-def test_users_are_not_sent_where_pkce_by_s256_is_not_offered(methods: object) -> None:
+def test_10_users_are_not_sent_where_pkce_by_s256_is_not_offered(methods: object) -> None:
     found = server(code_challenge_methods_supported=methods)
     with pytest.raises(OAuthError) as refused:
         metadata.for_users(found)

@@ -138,7 +138,7 @@ BAD: dict[str, Callable[[FakeIssuer], str]] = {
 
 
 @pytest.mark.parametrize("name", BAD)
-async def test_what_is_wrong_in_any_way_is_nobodys(autojump_clock: Any, name: str) -> None:
+async def test_3_what_is_wrong_in_any_way_is_nobodys(autojump_clock: Any, name: str) -> None:
     idp = FakeIssuer()
     async with verifying(idp) as verifier:
         assert isinstance(await verifier.verify(BAD[name](idp), [RESOURCE]), Unproven)
@@ -172,14 +172,14 @@ async def test_what_is_remembered_of_a_token_is_said_at_once_and_judged_as_ever(
         assert verifier.known(token, [RESOURCE]) is None
 
 
-async def test_an_unknown_issuer_causes_no_request(autojump_clock: Any) -> None:
+async def test_7_an_unknown_issuer_causes_no_request(autojump_clock: Any) -> None:
     idp = FakeIssuer()
     async with verifying(idp) as verifier:
         assert await verifier.verify(idp.token(iss="http://169.254.169.254"), [RESOURCE]) == Unproven()
         assert idp.asked == []
 
 
-async def test_keys_of_one_issuer_verify_nothing_of_another(autojump_clock: Any) -> None:
+async def test_6_keys_of_one_issuer_verify_nothing_of_another(autojump_clock: Any) -> None:
     one, two = FakeIssuer(), FakeIssuer("https://two.test", another_key(), [jwk_of(another_key())])
 
     async def both(method: str, url: str, **more: Any) -> Any:
@@ -194,7 +194,7 @@ async def test_keys_of_one_issuer_verify_nothing_of_another(autojump_clock: Any)
         assert ann.principal != other.principal
 
 
-async def test_a_token_is_good_below_what_it_is_meant_for_and_never_above(autojump_clock: Any) -> None:
+async def test_3_a_token_is_good_below_what_it_is_meant_for_and_never_above(autojump_clock: Any) -> None:
     idp = FakeIssuer()
     async with verifying(idp) as verifier:
         for aud in (BELOW[0], BELOW[1], f"{RESOURCE}/", [RESOURCE, "https://idp.test/userinfo"]):
@@ -225,7 +225,7 @@ async def test_small_encrypting_and_private_keys_are_no_keys(autojump_clock: Any
 # Keys that change ----------------------------------------------------------------------------------------------
 
 
-async def test_a_flood_of_unknown_keys_is_one_fetch_in_half_a_minute(autojump_clock: Any) -> None:
+async def test_6_a_flood_of_unknown_keys_is_one_fetch_in_half_a_minute(autojump_clock: Any) -> None:
     idp = FakeIssuer(slow=1.0)
     async with verifying(idp) as verifier:
         assert isinstance(await verifier.verify(idp.token(), [RESOURCE]), Asker)
@@ -250,7 +250,7 @@ async def test_a_new_key_is_found_at_once_and_an_old_one_ends(autojump_clock: An
         assert await verifier.verify(old, [RESOURCE]) == Unproven()
 
 
-async def test_keys_go_on_for_a_day_while_their_issuer_is_away(autojump_clock: Any) -> None:
+async def test_13_keys_go_on_for_a_day_while_their_issuer_is_away(autojump_clock: Any) -> None:
     idp = FakeIssuer()
     async with verifying(idp) as verifier:
         assert isinstance(await verifier.verify(idp.token(), [RESOURCE]), Asker)
@@ -381,7 +381,7 @@ async def test_it_is_asked_again_after_a_minute_and_a_no_is_good_for_ten_seconds
 
 
 @pytest.mark.parametrize("status", [200, 400])
-async def test_made_up_tokens_close_introspection_for_nobody(autojump_clock: Any, status: int) -> None:
+async def test_6_made_up_tokens_close_introspection_for_nobody(autojump_clock: Any, status: int) -> None:
     idp = FakeIssuer(strange=status)
     idp.opaque["t"] = {"active": True, "sub": "ann", "aud": RESOURCE}
     async with verifying(idp, OPAQUE) as verifier:
@@ -448,7 +448,7 @@ async def test_with_bound_clients_a_user_of_another_client_is_another_principal(
         assert one.principal != two.principal
 
 
-async def test_the_log_says_why_once_in_a_while_and_never_the_token(autojump_clock: Any) -> None:
+async def test_12_the_log_says_why_once_in_a_while_and_never_the_token(autojump_clock: Any) -> None:
     idp = FakeIssuer()
     log = RecordingLog()
     async with verifying(idp, log=log) as verifier:

@@ -153,7 +153,7 @@ def test_a_closed_stream_harms_nobody() -> None:
 
 @pytest.mark.parametrize("style", ["json", "console"])
 @pytest.mark.parametrize("library", [False, True])
-def test_no_secret_is_in_a_line_at_any_level_or_in_a_traceback(style: str, library: bool) -> None:
+def test_12_no_secret_is_in_a_line_at_any_level_or_in_a_traceback(style: str, library: bool) -> None:
     stream = io.StringIO()
     configure("debug", style, ["the-configured-secret"], stream)  # type: ignore[arg-type]
     secrets = (
