@@ -37,11 +37,11 @@ def configured(world: OAuthWorld, **auth: Any) -> dict[str, Any]:
 
 @asynccontextmanager
 async def opened(
-    tmp_path: Path, options: dict[str, Any] | None = None, **auth: Any
+    tmp_path: Path, options: dict[str, Any] | None = None, store: Any = None, **auth: Any
 ) -> AsyncIterator[tuple[OAuthWorld, Running]]:
     async with (
         open_oauth_world(**(options or {})) as world,
-        open_authorized(configured(world, **auth), tmp_path) as gateway,
+        open_authorized(configured(world, **auth), tmp_path, store=store) as gateway,
     ):
         yield world, gateway
 
@@ -193,9 +193,9 @@ async def test_a_client_that_can_open_no_page_is_told_the_address(era: str, tmp_
         assert world.calls() == []
 
 
-async def test_5_a_link_of_another_user_connects_nobody(tmp_path: Path) -> None:
+async def test_5_a_link_of_another_user_connects_nobody(tmp_path: Path, stores: tuple[Any, Any]) -> None:
     """Attack 5."""
-    async with opened(tmp_path) as (world, gateway):
+    async with opened(tmp_path, store=stores[0]) as (world, gateway):
         client = gateway.legacy(token=TOKENS["ann"], capabilities=URL_MODE)
         await client.connect()
         call = client.start_call("a__whoami")
@@ -239,9 +239,11 @@ async def test_14_pages_show_nothing_unescaped_and_load_nothing(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("iss", ["https://evil.example", "none"])
-async def test_8_an_answer_of_another_issuer_is_never_redeemed(iss: str, tmp_path: Path) -> None:
+async def test_8_an_answer_of_another_issuer_is_never_redeemed(
+    iss: str, tmp_path: Path, stores: tuple[Any, Any]
+) -> None:
     """Attack 8."""
-    async with opened(tmp_path) as (world, gateway):
+    async with opened(tmp_path, store=stores[0]) as (world, gateway):
         url = await flow_of(gateway, "ann")
         world.says_iss = iss
         await Browser(gateway, world, "ann").connect(url)
@@ -256,6 +258,29 @@ async def test_10_a_server_without_pkce_is_refused(tmp_path: Path) -> None:
         await browser.press(url, await browser.open(url), token=TOKENS["ann"])
         assert "PKCE" in await browser.open(url)
         assert world.counts["/authorize"] == 0
+
+
+async def test_10_a_sign_in_that_comes_late_or_twice_connects_nobody(
+    tmp_path: Path, stores: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(tmp_path, store=stores[0]) as (world, gateway):
+        url = await flow_of(gateway, "ann")
+        ann = Browser(gateway, world, "ann")
+        await ann.press(url, await ann.open(url), token=TOKENS["ann"])
+        await ann.open(await ann.sign_in(await ann.press(url, await ann.open(url))) + "0")  # made up
+        assert ann.pages[-1][0] == 400
+        back = await ann.sign_in(await ann.press(url, await ann.open(url)))
+        for status in (200, 400):
+            await ann.open(back)
+            assert (ann.pages[-1][0], world.counts["/token"]) == (status, 1)
+        page = await ann.press("/connect", await ann.open("/connect"), backend="a", action="connect")
+        (url,) = re.findall('content="0;url=([^"]*)"', page)
+        page = await ann.open(url)
+        monkeypatch.setattr("gateway.oauth.flows.LIVES", 0.2)
+        late = await ann.sign_in(await ann.press(url, page))
+        await trio.sleep(0.5)
+        await ann.open(late)
+        assert (ann.pages[-1][0], world.counts["/token"]) == (400, 1)
 
 
 async def flow_of(gateway: Running, user: str) -> str:
@@ -690,7 +715,7 @@ async def test_all_pages_are_below_the_path_of_the_public_url(tmp_path: Path) ->
             assert said == ["http://127.0.0.1:8080/tools/gate/connect/callback"]
 
 
-async def test_a_storm_of_refreshes_on_two_replicas_uses_each_token_once(
+async def test_13_a_storm_of_refreshes_on_two_replicas_uses_each_token_once(
     tmp_path: Path, stores: tuple[Any, Any]
 ) -> None:
     """Attack 13: a rotating token that is used twice ends the account; an issuer that ends it ends no session; tokens
