@@ -16,7 +16,7 @@ SERVE := $(BIN)/stagedoor serve \
   $(if $(CONFIG),--config $(CONFIG)) $(if $(LISTEN),--listen $(LISTEN)) \
   $(if $(ADMIN),--admin $(ADMIN)) $(if $(STORE),--store $(STORE))
 
-.PHONY: help setup run everyday test lint format reference bench chaos lock test-tools redis nginx haproxy prometheus helm bwrap chromium clean
+.PHONY: help setup run everyday test lint format reference bench chaos issuers lock test-tools redis nginx haproxy prometheus helm bwrap chromium clean
 
 help: ## Show this list.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
@@ -49,9 +49,13 @@ reference: setup ## Write docs/api.md from the docstrings.
 bench: setup redis .venv-peers/fastmcp/.stamp .venv-peers/mcp-proxy/.stamp ## Measure the gateway beside its floor and its peers.
 	$(BIN)/python -m loadtest.run $(ARGS)
 
-chaos: setup test-tools ## Run the long fault-injection tests, and the property tests on many examples that nobody tried yet.
+# Authorization servers on Java are part of it where they can be had.
+chaos: setup test-tools $(if $(shell command -v mvn 2>/dev/null),build/issuers/.stamp) ## Run the long fault-injection tests, and the property tests on many examples that nobody tried yet.
 	$(BIN)/python -m pytest -o faulthandler_timeout=7200 -m chaos $(ARGS)
 	HYPOTHESIS_PROFILE=explore $(BIN)/python -m pytest -o faulthandler_timeout=7200 -m hypothesis $(ARGS)
+
+issuers: setup build/issuers/.stamp ## Try what goes to Keycloak and mock-oauth2-server (190 MB, by Maven).
+	$(BIN)/python -m pytest -o faulthandler_timeout=3600 -m chaos tests/e2e/test_issuers.py $(ARGS)
 
 lock: ## Resolve every lock file anew (needs uv).
 	scripts/lock.sh
@@ -116,6 +120,10 @@ clean: ## Remove everything that the other targets made.
 .SECONDEXPANSION:
 build/peers/%/.stamp: scripts/make-peers.sh $$(shell find tests/e2e/peers/% -type f)
 	scripts/make-peers.sh $* build/peers/$*
+	@touch $@
+
+build/issuers/.stamp: scripts/make-issuers.sh tests/e2e/issuers/pom.xml
+	scripts/make-issuers.sh build/issuers
 	@touch $@
 
 tests/deploy/models/.stamp: tests/deploy/models/package-lock.json scripts/need-npm.sh
