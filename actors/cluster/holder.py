@@ -206,6 +206,7 @@ class Holder:
         self.feeds: dict[int, MailFeed] = {}
         """Streams that come by mail, by the letter that began each."""
         self._ctx = ctx
+        self._ref = ctx.ref
         self._services = services
         self._cluster = services.cluster
         self._sessions = sessions
@@ -274,8 +275,8 @@ class Holder:
         if len(self._pending) >= MOST or (route is not None and len(route.letters) >= PER_SESSION):
             send.reply.fail(MailboxFull(NAME))
             return
-        mid, message = next(self._mids), send.make(send.reply)
-        ask, ref = lt.ask_of(message), self._ctx.ref
+        mid, message, ref = next(self._mids), send.make(send.reply), self._ref
+        ask = lt.ask_of(message)
         self._pending[mid] = Pending(where, send, message, ask, self._ctx.now())
         send.reply.on_abandon = lambda: ref.reply(Gone(mid))
         self._step(where, rt.Sent(mid, _kind(ask)))
@@ -319,7 +320,7 @@ class Holder:
         self._sessions.know(key, route.owner if route.owner != rt.HERE else None)
 
     def _run(self, where: Where, effect: rt.RouteEffect) -> None:
-        ref = self._ctx.ref
+        ref = self._ref
         match effect:
             case rt.Post(mid, to):
                 self._post(to, mid, self._pending[mid].ask)
@@ -377,7 +378,7 @@ class Holder:
         self._look_at_clocks(min((min(one.quiet, one.late) for one in self._pending.values()), default=inf))
 
     def _post(self, to: Incarnation, mid: int, body: lt.ToOwner) -> None:
-        ref, pending = self._ctx.ref, self._pending[mid]
+        ref, pending = self._ref, self._pending[mid]
 
         def done(outcome: Any) -> None:
             posted = PostDone(mid, to, outcome)
@@ -417,7 +418,7 @@ class Holder:
 
     def _resolve(self, where: Where, dead: Incarnation | None) -> None:
         key, principal, endpoint = where
-        ref = self._ctx.ref
+        ref = self._ref
         self._sessions.know(key, None)
         if self._sessions.draining:
             self._look(where)
@@ -447,14 +448,14 @@ class Holder:
     # that they have kept. What they have for a session that nobody owns goes to another replica, which claims it.
 
     def _look(self, where: Where) -> None:
-        ref = self._ctx.ref
+        ref = self._ref
         if self._known(where[0]) == rt.HERE:
             self._step(where, rt.Resolved(rt.HERE))
         else:
             self._services.store.read(where[0], lambda out: ref.reply(RecordRead(where, out)))
 
     def _read(self, where: Where, outcome: Record | Failed) -> None:
-        ref, me = self._ctx.ref, self._cluster.incarnation
+        ref, me = self._ref, self._cluster.incarnation
         route = self._routes.get(where)
         if route is None:
             return
@@ -480,7 +481,7 @@ class Holder:
 
     def _give(self, mid: int, make: Callable[[Reply], Any], *, recover: bool = False) -> None:
         """To the session as it is now. The order is that of the asks."""
-        pending, ref = self._pending[mid], self._ctx.ref
+        pending, ref = self._pending[mid], self._ref
         key, principal, endpoint = pending.where
         alive = self._sessions.table.get(key)
 
@@ -597,7 +598,7 @@ class Holder:
     # Streams that come by mail
 
     def _opened(self, sender: Incarnation, mid: int, pending: Pending, body: lt.Opened | lt.Attached) -> None:
-        ref = self._ctx.ref
+        ref = self._ref
         feed = MailFeed(
             pending.where[0],
             sender,
@@ -660,7 +661,7 @@ class Holder:
         listening = [(mid, feed.listener) for mid, feed in self.feeds.items() if feed.listener is not None]
         mids = tuple(mid for mid, listener in listening if listener.check())
         if mids:
-            ref, streams = self._ctx.ref, [(self.feeds[mid].key, self.feeds[mid].stream) for mid in mids]
+            ref, streams = self._ref, [(self.feeds[mid].key, self.feeds[mid].stream) for mid in mids]
             self._services.store.heads(streams, lambda out: ref.reply(HeadsRead(mids, out)))
         if self.feeds:
             self._ctx.set_timer("check", CHECK, CheckDue())

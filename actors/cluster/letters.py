@@ -349,8 +349,8 @@ def ask_of(message: SessionAsk) -> Ask:
     match message:
         case sm.PostMessages(messages, batch, version, refused):
             kind = Deliver if any(isinstance(m, Request) for m in messages) else Note
-            bad = tuple(codec.encode(Error(id, error)) for id, error in refused)
-            return kind(tuple(codec.encode(m) for m in messages), batch, version, bad)
+            bad = tuple([codec.encode(Error(id, error)) for id, error in refused])
+            return kind(tuple(map(codec.encode, messages)), batch, version, bad)
         case sm.GetEvents(stream, epoch, seq):
             return Attach(stream, epoch, seq, message.reader, message.again)
         case sm.Recover(ids):
@@ -372,8 +372,9 @@ def rights_of(message: SessionAsk) -> Rights:
 
 def peer_of(message: SessionAsk) -> str:
     """The address that the client asks so from, where somebody observes it."""
-    operations = message.operations if isinstance(message, sm.PostMessages) else {}
-    return next((operation.peer for operation in operations.values()), "")
+    for operation in message.operations.values() if isinstance(message, sm.PostMessages) else ():
+        return operation.peer
+    return ""
 
 
 def asked(ask: Ask, rights: Rights = NO_RIGHTS, via: Incarnation = "") -> Callable[[Reply], SessionAsk]:
@@ -381,8 +382,8 @@ def asked(ask: Ask, rights: Rights = NO_RIGHTS, via: Incarnation = "") -> Callab
     UnreadableError."""
     match ask:
         case Deliver() | Note():
-            messages = tuple(_message(line) for line in ask.messages)
-            refused = tuple((e.id, e.error) for e in map(_message, ask.refused) if isinstance(e, Error))
+            messages = tuple(map(_message, ask.messages))
+            refused = tuple([(e.id, e.error) for e in map(_message, ask.refused) if isinstance(e, Error)])
             return lambda reply: sm.PostMessages(messages, ask.batch, ask.version, refused, reply, rights, via=via)
         case Attach(stream, epoch, seq):
             return lambda reply: sm.GetEvents(stream, epoch, seq, reply, ask.reader, ask.again, rights)

@@ -119,15 +119,15 @@ class Mailer(Actor):
         self.owner = Owner(self.ctx, self._services, self._sessions, self._router)
 
     def receive(self, message: MailerMessage) -> None:
-        if isinstance(message, ho.HolderMessage):
+        if isinstance(message, Arrived):
+            for data in message.letters:
+                self._take(data)
+        elif isinstance(message, ho.HolderMessage):
             self.holder.receive(message)
         elif isinstance(message, ow.OwnerMessage):
             self.owner.receive(message)
         else:
             match message:
-                case Arrived(letters):
-                    for data in letters:
-                        self._take(data)
                 case ReplicaDown(incarnation):
                     self.holder.down(incarnation)
                     self.owner.down(incarnation)
@@ -139,9 +139,10 @@ class Mailer(Actor):
                     self._over = True
                 case _:
                     assert_never(message)
-        settled = self._over or (self.holder.idle and self.owner.idle)
-        if self._draining and settled and self.ctx.idle:  # what was read counts as taken: it is answered before the end
-            self.ctx.stop(SHUTDOWN)
+        if self._draining:
+            settled = self._over or (self.holder.idle and self.owner.idle)
+            if settled and self.ctx.idle:  # what was read counts as taken: it is answered before the end
+                self.ctx.stop(SHUTDOWN)
 
     def _take(self, data: bytes) -> None:
         try:

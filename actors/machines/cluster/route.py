@@ -373,7 +373,10 @@ def step(route: Route, event: RouteEvent) -> Step:
 
 def find(route: Route, mid: int) -> Letter | None:
     """The letter, while it is under way."""
-    return next((letter for letter in route.letters if letter.mid == mid), None)
+    for letter in route.letters:
+        if letter.mid == mid:
+            return letter
+    return None
 
 
 def _flow(route: Route) -> Step:
@@ -415,11 +418,11 @@ def _of(letter: Letter) -> Why:
 
 
 def _put(route: Route, changed: Letter) -> Route:
-    return replace(route, letters=tuple(changed if letter.mid == changed.mid else letter for letter in route.letters))
+    return replace(route, letters=tuple([changed if one.mid == changed.mid else one for one in route.letters]))
 
 
 def _drop(route: Route, mid: int) -> Route:
-    return replace(route, letters=tuple(letter for letter in route.letters if letter.mid != mid))
+    return replace(route, letters=tuple([letter for letter in route.letters if letter.mid != mid]))
 
 
 def _fail(route: Route, letter: Letter, why: Why, reason: object = None) -> Step:

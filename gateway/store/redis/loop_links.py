@@ -87,7 +87,7 @@ class DirectLoopLink:
             await self._wire.send(pack(commands))
             replies = await self._wire.replies(len(commands))
             # One that has become a replica: the primary is elsewhere, by now the same name may lead there.
-            whole = not any(isinstance(reply, ReadOnlyError) for reply in replies)
+            whole = not self._wire.read_only
         except (RedisError, OSError) as error:
             raise down(error) from error
         finally:
@@ -157,6 +157,8 @@ class _Wire:
         self._timeout = connection.socket_timeout
         self._waits_since: float | None = None
         self._closed = trio.Event()
+        self.read_only = False
+        """It has refused a write for that reason."""
         self._socket: socket.socket = connection._sock
         self._socket.setblocking(False)
         trio.lowlevel.spawn_system_task(self._watch)
@@ -177,15 +179,16 @@ class _Wire:
     async def replies(self, count: int) -> list[Reply]:
         """The next replies."""
         replies: list[Reply] = []
-        while True:
-            while len(replies) < count and (reply := self._reader.gets()) is not _NOTHING:
-                if isinstance(reply, Broken):
-                    raise reply
-                if not isinstance(reply, PushNotification):
-                    replies.append(reply)
-            if len(replies) == count:
-                return replies
-            await self._read()
+        while len(replies) < count:
+            reply = self._reader.gets()
+            if reply is _NOTHING:
+                await self._read()
+            elif isinstance(reply, Broken):
+                raise reply
+            elif type(reply) is not PushNotification:
+                self.read_only = self.read_only or type(reply) is ReadOnlyError
+                replies.append(reply)
+        return replies
 
     async def _read(self) -> None:
         if not (isinstance(self._socket, SSLSocket) and self._socket.pending()):

@@ -200,6 +200,10 @@ class Writer:
                     operation.tried = True
         settled: Settled = []
         for operation, reply in zip(batch, replies, strict=True):
+            if not held and not isinstance(reply, Exception):
+                operation.tried = True
+                settled.append((operation, operation.outcome(reply)))
+                continue
             blocked = held.get(operation.key)
             if blocked is None and (lacks_function(reply) or _state(reply) is not None):
                 blocked = held[operation.key] = reply
