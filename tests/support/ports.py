@@ -5,6 +5,7 @@ import os
 import random
 import socket
 from collections import deque
+from itertools import chain
 
 RANGE = range(20_000, 32_768)
 """Below those that systems give to sockets which ask for none in particular (Linux: from 32768 on)."""
@@ -17,7 +18,8 @@ _claims: deque[int] = deque()
 def free_port() -> int:
     """A port of 127.0.0.1 where nobody listens. No other process is given it, here or by the kernel, while this one
     runs and claims no more than `HELD` others."""
-    for port in random.sample(RANGE, len(RANGE)):
+    first = random.randrange(len(RANGE))
+    for port in chain(RANGE[first:], RANGE[:first]):
         claim = _claim(port)
         if claim is not None:
             if len(_claims) == HELD:
