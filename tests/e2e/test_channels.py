@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 from tests.support.patience import PATIENCE
 from tests.support.processes import NODE_PACKAGES, ROOT, Gateway, Programs, need
+from tests.support.redis_server import RedisServer, installed
 
 EVERYTHING = NODE_PACKAGES / "@modelcontextprotocol/server-everything/dist/index.js"
 REMOTE = NODE_PACKAGES / "mcp-remote/dist/proxy.js"
@@ -56,19 +59,34 @@ def test_mcp_remote_brings_a_client_of_standard_streams_to_the_gateway(
     require_all_is_used(node, "stdio:" + json.dumps(command), MCP_REMOTE_CONFIG_DIR=str(tmp_path))
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.fixture(scope="module")
+def clients(shared_programs: Programs) -> Callable[[Path], list[str]]:
+    """The command of the client on the SDK of this Python, which starts at once."""
+    return cache(lambda python: shared_programs.forks(python.parts[-3], [python, ROOT / "tests/sdks/duplex_client.py"]))
+
+
+@pytest.fixture(scope="module", params=[1, 2], ids=["1-worker", "2-workers"])
+def demo(
+    request: pytest.FixtureRequest, shared_programs: Programs, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Gateway]:
+    """The gateway in front of the demo server."""
+    config = tmp_path_factory.mktemp("demo") / "config.json"
+    config.write_text(json.dumps({"mcpServers": {"demo": {"native": "gateway.native.demo:server"}}}))
+    if request.param == 1:
+        yield shared_programs.gateway(config)
+        return
+    need(installed(), "redis-server is")
+    with RedisServer() as store:
+        yield shared_programs.gateway(config, "--store", store.url, "--workers", str(request.param))
+
+
 @pytest.mark.parametrize("python", SDKS, ids=lambda path: path.parts[-3])
 def test_released_python_clients_use_sse_whichever_worker_they_post_to(
-    python: Path, workers: int, programs: Programs, redis_url: str, tmp_path: Path
+    python: Path, demo: Gateway, clients: Callable[[Path], list[str]]
 ) -> None:
-    config = tmp_path / "config.json"
-    config.write_text(json.dumps({"mcpServers": {"demo": {"native": "gateway.native.demo:server"}}}))
-    options = ("--store", redis_url, "--workers", str(workers)) if workers > 1 else ()
-    gateway = programs.gateway(config, *options)
     for _ in range(3):
-        command = [python, "tests/sdks/duplex_client.py", "sse", f"{gateway.url}/sse"]
+        command = [*clients(python), "sse", f"{demo.url}/sse"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False, cwd=ROOT)
-        assert done.returncode == 0, done.stderr
         seen = json.loads(done.stdout)
-        assert "demo__add" in seen["tools"]
+        assert "demo__add" in seen["tools"], done.stderr
         assert "5" in seen["text"]

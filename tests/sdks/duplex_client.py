@@ -9,16 +9,14 @@ import sys
 from typing import Any
 
 from mcp import ClientSession
+from mcp.client.sse import sse_client
+from mcp.client.stdio import StdioServerParameters, get_default_environment, stdio_client
 
 
 def transport(kind: str, where: list[str]) -> Any:
     if kind == "stdio":
-        from mcp.client.stdio import StdioServerParameters, get_default_environment, stdio_client
-
         return stdio_client(StdioServerParameters(command=where[0], args=where[1:], env=get_default_environment()))
     if kind == "sse":
-        from mcp.client.sse import sse_client
-
         return sse_client(where[0])
     from mcp.client.websocket import websocket_client
 
@@ -45,4 +43,5 @@ async def main() -> None:
         )
 
 
-asyncio.run(main())
+if __name__ == "__main__":
+    asyncio.run(main())
