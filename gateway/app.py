@@ -322,6 +322,8 @@ class Gateway:
     async def _drain(self, system: System) -> None:
         limits = self.settings.limits
         self.log.info("draining", reason=self.reason)
+        if self.actors is not None:
+            self.actors.services.audit.record("process", action="drain", reason=self.reason)
         lifecycle.start_watchdog(lifecycle.longest_drain(limits, self.role.farewell), self.log)
         await trio.sleep(limits.drain_grace if not self.failed else 0.0)
         self.closing.set()

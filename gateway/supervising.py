@@ -69,7 +69,11 @@ async def supervise(settings: Settings, source: tuple[str, ...], log: Log, annou
     def refused(why: str) -> None:
         tell(audit, "refused", reloads.by, None, reloads.settings, why)
 
-    supervisor = Supervisor(plan(settings, source, public, log), log, partial(reap, settings.store, log), fresh)
+    def told(**values: str | int) -> None:
+        audit.record("process", **values)
+
+    plan_of = plan(settings, source, public, log)
+    supervisor = Supervisor(plan_of, log, partial(reap, settings.store, log), fresh, told)
     reloads = Reloads(settings, log, metrics, apply, refused)
     listen, watched = bound(settings.listen, public), bound(settings.admin, admin)
     with signals(supervisor, reloads) as listen_to_signals:

@@ -19,7 +19,7 @@ class Event(NamedTuple):
 
 MEMBERS: Final = {
     "account": "whose account it is: the principal's; a token of the gateway itself has none",
-    "action": "what was done, or was to be done",
+    "action": "what was done, or was to be done; or has happened",
     "after": "a keyed digest of the configuration in force since then; of a pin SHA-256 of what is defined now",
     "args": "what is told of the arguments, as `audit.arguments` says",
     "before": "the same of the one in force until then; of a pin of what was accepted",
@@ -159,6 +159,13 @@ EVENTS: Final = {
             "an operator has done something by the admin listener (`outcome` is `done`), or could not (`refused`): "
             "`end`, `move` or `take` of a session, `revoke` or `restore` of a principal",
             ("action", "target", "to", "outcome", "status", "ip"),
+        ),
+        Event(
+            "process",
+            "what becomes of processes: `action` is `drain`, or `kill` by a second signal; of a supervisor also `roll`,"
+            " which replaces its workers (`outcome` is `done` or `refused`), and `died`: a worker has ended unasked, "
+            "and its chain may have no end",
+            ("action", "outcome", "reason", "pid"),
         ),
         Event(START, "a process begins its chain", ("version", "host", "pid")),
         Event(HEAD, "the chain is signed up to here", ("mac",)),

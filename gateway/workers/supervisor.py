@@ -33,10 +33,14 @@ OK = 200
 NO_OPTIONS: Mapping[str, str] = {}
 
 
+def _untold(**values: str | int) -> None:
+    """There is no audit trail."""
+
+
 class Supervisor:
     """`on_reaped` gets the incarnation of each worker that ended without giving it up, and must not raise. `fresh` is
     called before a rolling restart: it may have another configuration used, and returns what takes that back, or None
-    if there can be no restart."""
+    if there can be no restart. `tell` hears what the audit trail is to say of processes."""
 
     _keeping: trio.Nursery
 
@@ -46,6 +50,7 @@ class Supervisor:
         log: Log,
         on_reaped: Callable[[str], Awaitable[object]],
         fresh: Callable[[], Awaitable[Callable[[], object] | None]] | None = None,
+        tell: Callable[..., object] = _untold,
     ) -> None:
         self.totals = Totals()
         self.totals.living = self.states
@@ -57,6 +62,7 @@ class Supervisor:
         self._log = log
         self._on_reaped = on_reaped
         self._fresh = fresh
+        self._tell_of = tell
         self._places: list[Worker | None] = [None] * plan.workers
         self._backoffs = [Backoff() for _ in self._places]
         self._workers: set[Worker] = set()
@@ -121,12 +127,14 @@ class Supervisor:
     def stop(self, reason: str) -> None:
         """All of them drain, and then `run` ends."""
         self._log.info("draining", reason=reason, workers=len(self._workers))
+        self._tell_of(action="drain", reason=reason)
         self.stopping.set()
         for worker in self._workers:
             worker.drain(reason)
 
     def kill(self) -> None:
         """Ends at once."""
+        self._tell_of(action="kill")
         self._status = 1
         self._all.cancel()
 
@@ -209,6 +217,8 @@ class Supervisor:
             self._log.info("worker_ended", worker=worker.pid, status=status)
             return
         self.deaths += 1
+        why = f"signal {-status}" if status < 0 else f"status {status}"
+        self._tell_of(action="died", reason=why, **({"pid": worker.pid} if worker.pid else {}))
         if not self.served.is_set():
             self._give_up(worker, status)
         elif self._places[worker.place] is worker and not self.stopping.is_set():
@@ -243,26 +253,29 @@ class Supervisor:
         while True:
             await self._rolled.wait()
             self._rolled = trio.Event()
-            await self._roll()
+            outcome = "done" if await self._roll() else "refused"
+            self._tell_of(action="roll", outcome=outcome)
 
-    async def _roll(self) -> None:
+    async def _roll(self) -> bool:
+        """Whether all are new now."""
         self._log.info("rolling_restart", workers=self._plan.workers)
         take_back = await self._fresh() if self._fresh is not None else str
         if take_back is None:
             self._log.error("rolling_restart_failed", hint="the workers that run go on")
-            return
+            return False
         for place in range(self._plan.workers):
             if self.stopping.is_set():
-                return
+                return False
             fresh = Worker(place, self._plan, self._said)
             self._launch(fresh)
             await fresh.ready.wait()
             if fresh.ended.is_set() or self.stopping.is_set():
                 take_back()
                 self._log.error("rolling_restart_failed", worker=fresh.pid, hint="the workers that run go on")
-                return
+                return False
             former, self._places[place] = self._places[place], fresh
             if former is not None and not former.ended.is_set():
                 former.drain("replaced")
                 await former.ended.wait()
         self._log.info("rolling_restart_done")
+        return True

@@ -198,6 +198,11 @@ def test_every_worker_has_the_same_whatever_becomes_of_it(programs: Programs, si
     assert reloads.count(("supervisor", "reloaded")) == 4
     assert [of[1] for of in reloads if of[0] == "signal"] == ["reloaded", "reloaded", "refused", "refused"]
     assert len({line["id"].partition(".")[0] for line in told}) == 4
+    of_processes = [line for line in told if line["event"] == "process"]
+    said = [(line["action"], line.get("outcome"), line.get("reason")) for line in of_processes]
+    assert said[:2] == [("died", None, "signal 9"), ("roll", "refused", None)]
+    assert of_processes[0]["pid"] in pids
+    assert said[2:] == [("drain", None, "SIGTERM")] * 3
 
 
 def tools_at(gateway: Gateway) -> set[tuple[str, ...]]:

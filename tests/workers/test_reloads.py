@@ -94,7 +94,9 @@ class Site:
         self.log = RecordingLog()
         assert settings.source is not None
         hello = Hello(place=0, listeners=[], listen=("127.0.0.1", 1), store="", config=settings.source.encoded())
-        self.supervisor = Supervisor(Plan(2, ("none",), hello), self.log, self.reap, self.fresh)
+        self.told: list[dict[str, Any]] = []
+        plan = Plan(2, ("none",), hello)
+        self.supervisor = Supervisor(plan, self.log, self.reap, self.fresh, lambda **told: self.told.append(told))
         self.reloads = Reloads(settings, self.log, RecordingTelemetry(), partial(reload, self.supervisor))
 
     async def reap(self, incarnation: str) -> None:
@@ -201,6 +203,7 @@ async def test_a_rolling_restart_waits_for_the_reload_and_begins_with_what_stand
         first.answers.set()
         await until(lambda: site.log.events("rolling_restart_done"))
         assert [command_of(worker.begins_with) for worker in site.running] == ["three", "three"]
+        assert site.told == [{"action": "roll", "outcome": "done"}]
         site.reloads.request()
         await until(lambda: site.reloads.outcome == "unchanged")
 
@@ -241,6 +244,10 @@ async def test_a_restart_that_fails_takes_back_its_file_but_not_that_of_a_reload
         site.running[0].dies.set()
         await until(lambda: len(Puppet.made) == 4)
         assert site.in_force() == ["three", "three"]
+        late, refused, died = site.told
+        assert (late["action"], late["pid"], refused) == ("died", 3, {"action": "roll", "outcome": "refused"})
+        assert (died["action"], died["reason"]) == ("died", "status 1")
+    assert site.told[3:] == [{"action": "drain", "reason": "the test is over"}]
 
 
 async def test_a_reload_during_a_drain_is_refused_and_changes_nothing(
