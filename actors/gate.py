@@ -553,6 +553,11 @@ backends that have sessions. Without it all requests of a principal belong toget
 gives access to nothing: what it leads to is the principal's own."""
 
 
+SAID_FOR = 60.0
+SAID = 10_000
+"""Seconds for which other replicas are not told again who has come with which rights, and of how many that is known."""
+
+
 class ModernActors:
     """The actors that serve modern requests; `make` makes one."""
 
@@ -570,6 +575,8 @@ class ModernActors:
         self._supervisor = supervisor
         self._make = make
         self._others = others
+        self._said: dict[tuple[str, str], float] = {}
+        """Who has come with which rights, as other replicas were told, and when."""
 
     def client_gone(self, affinity: str) -> None:
         """As in `Door`."""
@@ -614,17 +621,21 @@ class ModernActors:
         except SystemClosed:
             return errors.draining()
         if kind.rights is not NO_RIGHTS:  # what he may see may have changed with his rights
-            came = lt.Came(kind.whoever)
             for other in known:
-                other.reply(Granted(came.client, kind.rights))
-            self._tell_others(kind, came)
+                other.reply(Granted(kind.whoever, kind.rights))
+            self._tell_others(kind)
         return started
 
-    def _tell_others(self, kind: Kind, came: lt.Came) -> None:
+    def _tell_others(self, kind: Kind) -> None:
         """Whoever listens at another replica hears of it too. (Where no letter arrives, what he has there ends with his
-        older token.)"""
-        cluster = self._services.cluster
-        letter = lt.encode(lt.Letter("", (cluster.incarnation, 0), came, kind.principal, "", rights=kind.rights))
+        older token.) However many kinds of clients come with these rights, it is said once in a while."""
+        cluster, now, what = self._services.cluster, self._services.wall(), (kind.principal.name, kind.rights.digest)
+        if now - self._said.get(what, -SAID_FOR) < SAID_FOR:
+            return
+        if len(self._said) >= SAID:
+            self._said.clear()
+        self._said[what] = now
+        letter = lt.encode(lt.Letter("", (cluster.incarnation, 0), lt.Came(), kind.principal, "", rights=kind.rights))
 
         def read(found: list[Replica] | Failed) -> None:
             for replica in found if not isinstance(found, Failed) else ():
@@ -634,7 +645,7 @@ class ModernActors:
 
         cluster.replicas(read)
 
-    def came(self, letter: lt.Letter, came: lt.Came) -> None:
-        """He has come to another replica so."""
+    def came(self, letter: lt.Letter) -> None:
+        """Somebody has come to another replica."""
         for ref in self._supervisor.of(letter.principal):
-            ref.reply(Granted(came.client, letter.rights))
+            ref.reply(Granted(None, letter.rights))

@@ -7,7 +7,7 @@ import trio
 
 from actors.cluster.channels import Channels
 from actors.cluster.holder import DrainStarted
-from actors.cluster.letters import Came, Letter
+from actors.cluster.letters import Letter
 from actors.cluster.mailer import Mailer, Postman
 from actors.cluster.sweeper import Deaths, Sweeper
 from actors.doubt import Doubt
@@ -109,9 +109,9 @@ class GatewayActors:
         if prestart:
             tree.catalogue.reply(Prestart())
 
-    def _came(self, letter: Letter, came: Came) -> None:
+    def _came(self, letter: Letter) -> None:
         """Somebody has come to another replica."""
-        self.modern.came(letter, came)
+        self.modern.came(letter)
 
     def _owners(self) -> list[Ref]:
         """All that own a record."""

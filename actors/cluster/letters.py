@@ -124,10 +124,7 @@ class Heard(Struct, frozen=True, omit_defaults=True):
 
 
 class Came(Struct, frozen=True, omit_defaults=True):
-    """To all others: a principal has come as this kind of client (`modern.requests.Kind.whoever`), with rights with
-    which he was not known there before."""
-
-    client: str
+    """To all others: the letter's principal has come with its rights, with which he was not known there before."""
 
 
 # From the owner to the holder: each names the letter that it is about -----------------------------------------

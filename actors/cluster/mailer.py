@@ -100,7 +100,7 @@ class Mailer(Actor):
         router: NamedRef,
         pools: Callable[[], PoolPost],
         channels: Channels,
-        came: Callable[[Letter, lt.Came], None],
+        came: Callable[[Letter], None],
     ) -> None:
         """`pools` and `channels`: who takes letters that are about these; `came` hears who has come elsewhere."""
         self._came = came
@@ -159,7 +159,7 @@ class Mailer(Actor):
         elif isinstance(letter.body, lt.OfChannel):
             self._channels.take(letter)
         elif isinstance(letter.body, lt.Came):
-            self._came(letter, letter.body)
+            self._came(letter)
         else:
             self._pools().take(letter)
 

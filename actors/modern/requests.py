@@ -107,10 +107,10 @@ def _name(endpoint: str, principal: str, bits: ClientBits, affinity: str, rights
 
 
 class Granted(Struct, frozen=True):
-    """The same principal has come as this kind of client (`Kind.whoever`), with rights with which he was not known
-    there before, here or at another replica."""
+    """The same principal has come as this kind of client (`Kind.whoever`; None: to another replica, as any kind), with
+    rights with which he was not known there before."""
 
-    client: str
+    client: str | None
     rights: ports.Rights
 
 
@@ -636,7 +636,7 @@ class ModernRequests(Evictable):
         """The principal has come with other rights: whoever listens as the same kind of client with those of an older
         token comes again with the newer one."""
         table, now = self.services.table.value, message.rights
-        if not self.listens.open or message.client != self.kind.whoever:
+        if not self.listens.open or message.client not in (None, self.kind.whoever):
             return
 
         def concerns(rights: ports.Rights) -> bool:

@@ -46,7 +46,7 @@ BODIES: list[letters.Body] = [
     letters.FromPool(0, 2**40, b""),
     letters.Said("c", b"{}"),
     letters.Heard(202),
-    letters.Came("exchanges-" + "0" * 32),
+    letters.Came(),
 ]
 
 

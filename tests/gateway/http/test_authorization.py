@@ -122,7 +122,8 @@ async def test_what_is_asked_carries_whose_token_it_was(ask: Any, app: Any, door
     assert verifier.asked == [("good", (f"{BASE}/mcp/files", f"{BASE}/mcp", BASE))]
 
 
-async def test_nothing_of_a_body_is_read_before_it_is_known_whose_it_is(app: Any) -> None:
+@pytest.mark.parametrize("path", ["/mcp", "/mcp/files", "/messages/files", "/sse", "/ws", "/nowhere"])
+async def test_nothing_of_a_body_is_read_before_it_is_known_whose_it_is(app: Any, path: str) -> None:
     async def receive() -> Any:
         raise AssertionError("the body was read")
 
@@ -133,7 +134,7 @@ async def test_nothing_of_a_body_is_read_before_it_is_known_whose_it_is(app: Any
 
     for authorization in (b"Bearer bad", b"Bearer away", b"Bearer x y"):
         headers = [(b"host", b"localhost"), (b"authorization", authorization), (b"content-length", b"9999999999")]
-        scope = {"type": "http", "method": "POST", "path": "/mcp", "headers": headers, "query_string": b""}
+        scope = {"type": "http", "method": "POST", "path": path, "headers": headers, "query_string": b""}
         await app(scope, receive, send)
     assert [event["status"] for event in sent if "status" in event] == [401, 503, 400]
 
