@@ -127,10 +127,11 @@ class WebSocketChannel:
                 return None if self._standing.over else bytes(message["text"].encode())
             if message["type"] != "websocket.woken":
                 raise HungUp
-            if self._pinged is not None and self._socket.heard < self._pinged:
+            if self._pinged is None or self._socket.heard >= self._pinged:
+                self._pinged = trio.current_time()
+                await self._send({"type": "websocket.ping"})
+            elif trio.current_time() - self._pinged >= self.keep_alive / 2:  # it was said late if nobody looked up
                 raise HungUp
-            self._pinged = trio.current_time()
-            await self._send({"type": "websocket.ping"})
         return None  # what is under way is answered still
 
     async def send(self, message: bytes) -> None:

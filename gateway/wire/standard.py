@@ -42,6 +42,8 @@ class StandardStreams:
         self._ended = False
         self._turn = 0
         self._writing = Turns()
+        self._rest = b""
+        """Of a line that was begun, and whoever said it was cancelled."""
 
     def listen(self, ready: Callable[[], object]) -> None:
         """Nobody is called: somebody always waits."""
@@ -80,12 +82,16 @@ class StandardStreams:
             return b""
 
     async def send(self, message: bytes) -> None:
-        data = memoryview(message + b"\n")
+        line = message + b"\n"
         async with self._writing:
-            with trio.move_on_after(self._patience):
-                while data:
-                    data = data[await self._write(data[:AT_ONCE]) :]
-                return
+            data = memoryview(self._rest + line)
+            try:
+                with trio.move_on_after(self._patience):
+                    while data:
+                        data = data[await self._write(data[:AT_ONCE]) :]
+                    return
+            finally:
+                self._rest = bytes(data[: -len(line)] if len(data) >= len(line) else data)
             raise HungUp
 
     async def _write(self, data: memoryview) -> int:

@@ -1,10 +1,17 @@
-"""One timer for many: each is visited after its seconds, and nobody after it was dropped."""
+"""One timer for many: each is visited after its seconds, nobody after it was dropped; what a visit asks of a peer."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
+import pytest
 import trio
 
+from actors.ports import ANONYMOUS, Asker, HungUp
+from gateway.http.conversation import WebSocketChannel
 from gateway.http.rounds import Rounds
+from gateway.http.standing import Standing
 
 
 class Guest:
@@ -54,3 +61,43 @@ async def test_who_is_visited_may_be_dropped_by_that(autojump_clock):
         rounds.add(other)
         await trio.sleep(6)
         assert len(other.visits) == 1
+
+
+class Socket:
+    """One whose peer says nothing."""
+
+    heard = 0.0
+    waiting = False
+
+    def __init__(self) -> None:
+        self.pings: list[float] = []
+        self._looks, self._looked = trio.open_memory_channel[None](9)
+
+    def listen(self, ready: Callable[[], object]) -> None:
+        pass
+
+    def wake(self) -> None:
+        self._looks.send_nowait(None)
+
+    async def receive(self) -> Any:
+        await self._looked.receive()
+        return {"type": "websocket.woken"}
+
+    async def send(self, message: Any) -> None:
+        assert message == {"type": "websocket.ping"}
+        self.pings.append(trio.current_time())
+
+
+async def test_a_peer_that_was_pinged_late_has_time_to_answer(autojump_clock):
+    socket, began = Socket(), trio.current_time()
+    socket.heard = began
+    standing = Standing(Asker(ANONYMOUS), lambda asker: False)
+    channel = WebSocketChannel(socket.receive, socket.send, socket, 20.0, standing)
+    rounds = Rounds()
+    async with rounds.going():
+        rounds.add(channel)
+        await trio.sleep(39)  # nobody looked up, since a message was being delivered
+        with pytest.raises(HungUp):
+            await channel.receive()
+    assert [round(at - began) for at in socket.pings] == [39]
+    assert round(trio.current_time() - began) == 60, "not at the visit one second after the ping"

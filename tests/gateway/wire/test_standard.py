@@ -1,0 +1,35 @@
+"""The standard streams as a channel: whole lines, whatever becomes of whoever says them."""
+
+from __future__ import annotations
+
+import os
+
+import trio
+import trio.testing
+
+from gateway.wire.standard import StandardStreams
+
+
+async def test_a_line_that_was_begun_is_finished_before_the_next_though_who_said_it_was_cancelled() -> None:
+    (source, never), (taken, target) = os.pipe(), os.pipe()
+    channel = StandardStreams(source, target, 1024, 60)
+    long, heard = b"x" * (1 << 20), b""
+    reader = trio.lowlevel.FdStream(taken)
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(channel.send, long)
+            heard += await reader.receive_some(1000)
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.cancel_scope.cancel()
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            await channel.send(b"never begun")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(channel.send, b"next")
+            while not heard.endswith(b"next\n"):
+                heard += await reader.receive_some()
+        assert heard.splitlines() == [long, b"next"]
+    finally:
+        await reader.aclose()
+        for descriptor in (source, never, target):
+            os.close(descriptor)
