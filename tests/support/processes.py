@@ -226,6 +226,7 @@ class Programs:
         *options: str,
         in_place_of: Gateway | None = None,
         ulimit: str | None = None,
+        env: Mapping[str, str] | None = None,
     ) -> Gateway:
         """Starts a gateway: a config to write, a config file, or none for the demo servers.
 
@@ -246,7 +247,7 @@ class Programs:
         if ulimit is not None:
             command = ["sh", "-c", f'ulimit {ulimit}; exec "$@"', "sh", *command]
         ready = answers(f"http://{admin}/readyz")
-        program = self.start("stagedoor", command, ready=ready, fork=ulimit is None)
+        program = self.start("stagedoor", command, ready=ready, env=env, fork=ulimit is None)
         return Gateway(program, f"http://{listen}", f"http://{admin}")
 
     def end(self) -> None:
