@@ -138,7 +138,9 @@ class OneChannel:
 
 
 class SessionWire(Wire):
-    """Knows when a message was taken: when the next one is asked for."""
+    """Knows when a message was taken: when the next one is asked for. (Somebody waits for that, as at stdio.)"""
+
+    calls = False
 
     def __init__(self) -> None:
         super().__init__()
