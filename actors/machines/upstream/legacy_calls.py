@@ -203,7 +203,8 @@ def _cancel(upstream: Upstream, id: RequestId, event: ev.Abandoned) -> Step:
     upstream, settled = _settle_asked(
         replace(upstream, pending=upstream.pending.without(id), picking=picking), event.call
     )
-    if method in ELIGIBLE and (upstream.profile.needs_call or not upstream.related):
+    asked = upstream.profile.serialized and (upstream.profile.needs_call or not upstream.related)
+    if asked and method in ELIGIBLE:  # else nobody is asked in the name of another
         upstream = _doubted(upstream, id, event.asks)
     upstream, grace = _start_grace(upstream, id) if had_turn else (upstream, [])
     upstream, more = dispatch_waiting(upstream)

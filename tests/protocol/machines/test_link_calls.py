@@ -266,6 +266,15 @@ def test_one_that_answers_it_after_all_is_not_replaced() -> None:
     assert late(driver).call == "b"
 
 
+def test_for_a_client_that_can_not_be_asked_none_is_replaced() -> None:
+    driver = LinkDriver(profile=replace(ALONE, serialized=False))
+    driver.connect()
+    driver.call("a")
+    effects = driver.step(ue.Abandoned("a", "bored", asks=True))
+    assert "Hang" not in kinds(effects)
+    assert (driver.upstream.phase, driver.upstream.to_replace) == (Phase.READY, False)
+
+
 def test_of_too_many_that_were_never_answered_none_is_taken_for_the_last() -> None:
     driver = LinkDriver(profile=ALONE)
     driver.connect()
