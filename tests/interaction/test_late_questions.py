@@ -97,10 +97,12 @@ async def test_it_comes_beside_the_calls_of_a_session(stage: Stage, route: Route
     work = client.start_call(route.name("work"))
     assert (await slow.runs(2)).connection is request.connection, "it has answered a ping"
     _, answer = request.connection.begin_ask("elicitation/create", FORM)
-    await client.answer(await listening.message("elicitation/create"), ANN)
+    question = await listening.message("elicitation/create")
+    said = client.post({"jsonrpc": "2.0", "id": question["id"], "result": ANN})
     assert await answer() == ANN
     slow.done.set()
     assert await work.result() == text("worked")
+    await client.accepted(said)
     assert [message.get("method") for message in work.messages] == [None], "nothing was asked in its course"
 
 
@@ -121,6 +123,7 @@ async def test_where_a_session_has_no_place_for_it_another_process_takes_over(st
     with pytest.raises(RpcError):
         await answer()
     waiting = client.start_call(route.name("ask"), method="elicitation/create", params=FORM)
+    await trio.sleep(1)  # it has a stream by now, and its record says that it was not sent
     assert not request.connection.ended.is_set(), "a call runs"
     slow.done.set()
     assert await work.result() == text("worked")
@@ -190,6 +193,25 @@ async def test_a_server_that_answers_what_was_cancelled_can_ask_again(stage: Sta
     await asks(client, route)
     assert not connection.ended.is_set()
     assert len([c for c in backend.connections if c.of("tools/call")]) == 1
+
+
+@JUMPING
+@pytest.mark.requirement("bridge-unasked", "bridge-subscribe")
+async def test_who_is_subscribed_stays_so_and_hears_what_may_have_been_missed(stage: Stage, route: Route) -> None:
+    backend = await stage.backend()
+    slow = Slow(backend)
+    backend.add("resources", {"uri": "memo:///1", "name": "1"})
+    backend.answers("resources/subscribe", {})
+    client = stage.modern(route.path, capabilities=EVERYTHING)
+    await asks(client, route)
+    (uri,) = [item["uri"] for item in (await client.request("resources/list"))["resources"]]
+    listening = await client.listen(uri)
+    connection = await cancelled(client, route, slow)
+    await connection.wait_ended()
+    assert (await listening.message("notifications/resources/updated"))["uri"] == uri
+    again = next(c for c in backend.connections if c is not connection and c.of("resources/subscribe"))
+    again.notify("notifications/resources/updated", {"uri": "memo:///1"})
+    assert (await listening.message("notifications/resources/updated"))["uri"] == uri
 
 
 @JUMPING
