@@ -450,18 +450,20 @@ class SessionEndpoint(Endpoint):
     def told(self, message: UpstreamNotification) -> None:
         """A notification of a server."""
         backend, method, params = message.backend, message.method, message.params
-        if self.news(backend, method) or (method == UPDATED and not self._updates(message)):
+        if self.news(backend, method) or (method in (UPDATED, tasks.STATUS) and not self._may_hear(message)):
             return
         if self.merged is not None:
             params = self.tasks.exposed(backend, method, self.merged.notification(backend, method, params))
         now, as_is = self.host.ctx.now(), self.as_is(backend)
         self.host.event(ev.CallProgressed(backend, message.call, method, params, now, message.place, as_is))
 
-    def _updates(self, message: UpstreamNotification) -> bool:
-        """Whether whoever hears of it, on the stream of its call or on one of its own, may know of a resource."""
-        call, guard = message.call, self.guard
+    def _may_hear(self, message: UpstreamNotification) -> bool:
+        """Whether whoever reads the stream that it goes out on, that of its call or another one, may know of this
+        resource, or of the tool whose task it is."""
+        call, backend, params = message.call, message.backend, message.params
         rights = self.host.listening if call is None else self.upstreams.rights.get(call)
-        return guard.asking(rights, lambda: guard.shows_update(message.backend, message.params))
+        shows = self.guard.shows_update if message.method == UPDATED else self.tasks.shows
+        return self.guard.asking(rights, lambda: shows(backend, params))
 
     def asked(self, message: UpstreamRequest) -> None:
         """A request of a server."""

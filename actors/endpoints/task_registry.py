@@ -108,6 +108,15 @@ class TaskRegistry:
             raise errors.Refusal(refusal)
         return tasks.resolve(id, served.backends) if self._prefixed else Owner(backend, id)
 
+    def shows(self, backend: str, params: Raw) -> bool:
+        """Whether a client may hear what has become of a task of this server."""
+        try:
+            id = tasks.target(params)
+        except (errors.Malformed, errors.Refusal):
+            return True  # it is about none
+        tool = self._tools.get(tasks.expose(backend, id) if self._prefixed else id)
+        return tool is None or self._endpoint.guard.shows_task(backend, tool)
+
     def outcome(self, method: str, message: UpstreamOutcome, tool: str = "") -> UpstreamOutcome:
         """The outcome of a call that is about a task, or may have made one, as the client sees it. `tool`: what was
         called, where a policy wants to know."""

@@ -20,6 +20,7 @@ from tests.support.modern_client import ModernClient
 from tests.support.peers import Peer
 from tests.support.task_backend import TaskBackend
 
+AT = "2026-01-01T00:00:00Z"
 ALL = Rule("policy[0]", allow=(item("alpha:*"), item("resource:alpha:*"), item("prompt:alpha:*")))
 
 
@@ -116,6 +117,23 @@ async def test_9_so_is_one_of_a_session(autojump_clock: MockClock, endpoint: str
         error = await client.begin("tasks/result", {"taskId": id}).error()
         assert (error.code, error.message) == (-32602, "Invalid params: Unknown task")
         assert alpha.asked_for("tasks/result") == []
+
+
+@pytest.mark.parametrize(("endpoint", "prefix"), [("alpha", ""), ("", "alpha__")])
+async def test_9_nothing_is_told_of_the_task_of_a_tool_that_is_hidden_now(
+    autojump_clock: MockClock, endpoint: str, prefix: str
+):
+    alpha = TaskBackend()
+    async with open_gateway(alpha) as gateway:
+        gateway.change(policy=Policy([ALL]))
+        client = await gateway.connect(endpoint)
+        stream = client.listen()
+        hidden, shown = [(await begun(client, f"{prefix}{name}"))["taskId"] for name in ("may", "must")]
+        gateway.change(policy=deny("alpha:may"))
+        for id in (hidden, shown):
+            status = {"taskId": id.removeprefix("alpha:"), "status": "working", "createdAt": AT, "ttl": None}
+            alpha.upstream.notify("notifications/tasks/status", {**status, "lastUpdatedAt": AT})
+        assert (await stream.next("notifications/tasks/status"))["params"]["taskId"] == shown
 
 
 async def test_9_a_page_of_before_the_rules_leads_nowhere(autojump_clock: MockClock):
