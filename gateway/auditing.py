@@ -13,7 +13,7 @@ import trio
 from actors.ports import Audit, Log, Telemetry
 from actors.protocol.trail import EVENTS
 from gateway.audit import chain
-from gateway.audit.arguments import MORE, teller
+from gateway.audit.arguments import MORE, Redact, teller
 from gateway.audit.chain import signing_keys
 from gateway.audit.journal import Journal
 from gateway.audit.sinks import FileSink, OtlpSink, Sink, SyslogSink
@@ -32,8 +32,8 @@ FLUSH: Final = 3.0
 
 
 @asynccontextmanager
-async def open_journal(settings: Settings, log: Log, metrics: Telemetry) -> AsyncIterator[Journal]:
-    """The trail, with its threads."""
+async def open_journal(settings: Settings, log: Log, metrics: Telemetry, redact: Redact) -> AsyncIterator[Journal]:
+    """The trail, with its threads. `redact` hides credentials in arguments."""
     audit, signing = settings.audit, signing_keys(audit_keys(settings))[0]
     service = {"service.name": "stagedoor", "service.version": VERSION, "host.name": socket.gethostname()}
     copies: list[Sink] = []
@@ -57,7 +57,7 @@ async def open_journal(settings: Settings, log: Log, metrics: Telemetry) -> Asyn
         dropped=lambda sink, lines: metrics.count("stagedoor_audit_lines_lost_total", (sink,), lines),
         failed=failed,
         waiting=lambda lines: metrics.gauge("stagedoor_audit_lines_waiting", lines),
-        arguments=teller(audit.arguments, signing, Redaction(settings.secrets)),
+        arguments=teller(audit.arguments, signing, redact),
     )
     try:
         yield journal

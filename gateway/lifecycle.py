@@ -9,7 +9,7 @@ import secrets
 import signal
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
 from importlib import import_module
@@ -210,6 +210,10 @@ class KnownSecrets:
         """As `Redaction.foreign`."""
         return self._redaction.foreign(text)
 
+    def __call__(self, logger: Any, method: str, event: MutableMapping[str, Any]) -> dict[str, Any]:
+        """As a `Redaction`."""
+        return self._redaction(logger, method, event)
+
 
 class NativeConnector:
     """Makes transports to servers of this process."""
@@ -379,14 +383,17 @@ async def open_observer(
 
 
 @asynccontextmanager
-async def open_audit(settings: Settings, log: Log, metrics: Telemetry) -> AsyncIterator[Audit]:
-    """The audit trail that the settings want; what it is behind is written before it ends."""
+async def open_audit(
+    settings: Settings, log: Log, metrics: Telemetry, secrets: KnownSecrets | None = None
+) -> AsyncIterator[Audit]:
+    """The audit trail that the settings want; what it is behind is written before it ends. `secrets`: of the
+    configuration in force, if that can become another one."""
     if not settings.audit.on:
         yield NO_AUDIT
         return
     from gateway.auditing import open_journal  # which many do without
 
-    async with open_journal(settings, log, metrics) as journal:
+    async with open_journal(settings, log, metrics, secrets or KnownSecrets(settings.secrets)) as journal:
         yield journal
 
 

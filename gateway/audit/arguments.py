@@ -2,12 +2,10 @@
 
 import hashlib
 import hmac
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any, Final, Literal
 
 import msgspec
-
-from gateway.observability.redaction import Redaction
 
 Form = Literal["none", "keys", "hash", "redacted", "full"]
 
@@ -27,11 +25,13 @@ MORE: Final = "…"
 
 _decode_names: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
+Redact = Callable[[Any, str, MutableMapping[str, Any]], dict[str, Any]]
+"""As `gateway.observability.redaction.Redaction` is called."""
 Told = Callable[[bytes], Any]
 """The raw arguments, a JSON object → what is written of them."""
 
 
-def teller(form: Form, key: bytes, redact: Redaction) -> Told:
+def teller(form: Form, key: bytes, redact: Redact) -> Told:
     """How arguments are told. `key` is for hashes: the same value has the same hash within one deployment, and nobody
     without the key can try values out."""
     if form == "none":

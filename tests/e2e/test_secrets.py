@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import trio
 
-from gateway.client import McpError, open_client
+from gateway.client import Client, McpError, open_client
 from tests.support.patience import PATIENCE
 from tests.support.processes import Gateway, Programs, free_port, stagedoor
 
@@ -66,6 +66,7 @@ def configuration(folder: Path, dead: int) -> dict[str, Any]:
             "talks": talks,
             "limited": {**talks, "resources": {"files": 64}},
             "ends": {**talks, "args": ["-S", str(program), "ends"]},
+            "later": {**talks, "args": ["-S", str(program), "ends"], "env": {"API_KEY": "${file:secret}"}},
             "far": {"url": f"{url}/mcp", "headers": {"Authorization": "Bearer ${HEADER}"}},
             "filed": {"url": f"{url}/filed", "headers": {"X-Api-Key": "${file:secret}"}},
             "client": {
@@ -109,6 +110,14 @@ def command_lines() -> str:
     return "\n".join(found)
 
 
+async def called(client: Client, name: str, **arguments: str) -> str:
+    """The answer, also one that is an error."""
+    try:
+        return str(await client.call_tool(name, arguments))
+    except McpError as error:
+        return f"{error} {error.data}"
+
+
 async def used(gateway: Gateway, servers: Path) -> list[str]:
     """What a client is told: by servers that work, that do not, and of what is not allowed."""
     said = []
@@ -116,11 +125,9 @@ async def used(gateway: Gateway, servers: Path) -> list[str]:
     for version in ("2025-11-25", "2026-07-28"):
         async with open_client(gateway.endpoint(), version=version, headers=headers) as client:
             said += [str([tool.name async for tool in client.list_tools()])]
-            for name in ("talks__t", "limited__t", "ends__t", "far__t", "filed__t", "client__t", "talks__secret_t"):
-                try:
-                    said.append(str(await client.call_tool(name, {"password": ARGUMENT})))
-                except McpError as error:
-                    said.append(str(error))
+            for name in ("talks", "limited", "ends", "later", "far", "filed", "client"):
+                said.append(await called(client, f"{name}__t", password=ARGUMENT))
+            said.append(await called(client, "talks__secret_t"))
             said.append(command_lines())
             assert str(servers) in said[-1]
     said.append(fetched(f"{gateway.url}/mcp", {"Authorization": f"Bearer {STRANGERS}"}))
@@ -144,6 +151,10 @@ async def test_12_no_secret_is_in_anything_that_is_said(programs: Programs, tmp_
     (tmp_path / "secret").write_text(LATER + "\n")
     gateway.program.send(signal.SIGHUP)
     gateway.program.wait_output("configuration_reloaded")
+    with trio.fail_after(PATIENCE):
+        headers = {"Authorization": f"Bearer {SECRETS['ANN']}"}
+        async with open_client(gateway.endpoint(), version="2026-07-28", headers=headers) as client:
+            said["after a reload"] = await called(client, "later__t", text=f"is it {LATER}?")
     file.write_text(
         file.read_text().replace('"max"', '"').replace('"arguments": "redacted"', '"arguments": "${CHILD}"')
     )
