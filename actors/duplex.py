@@ -265,7 +265,8 @@ class _Connection:
             self._conversation.over(exchange)
             for id in exchange.ids:
                 self._scopes.pop(id, None)
-            self._changed.unpark_all()
+            if self._changed:
+                self._changed.unpark_all()
             self.end_if_told()
 
     async def _answer(self, exchange: dx.Exchange, body: bytes) -> None:
@@ -286,6 +287,7 @@ class _Connection:
                 transport="channel",
                 peer=self._channel.peer,
                 begun=partial(self._settled, exchange) if exchange is not None else None,
+                frame=exchange.frame if exchange is not None else None,
             )
         )
         for name, value in reply.headers:
@@ -303,7 +305,10 @@ class _Connection:
         """The answers, however often the connection that brings them has to be made anew."""
         if isinstance(reply, Answer):
             if reply.body:
-                await self._send_all(exchange, reply.body, refusal=reply.status >= HTTPStatus.BAD_REQUEST)
+                refusal = reply.status >= HTTPStatus.BAD_REQUEST
+                goes_out = self._conversation.refusing if refusal else self._conversation.whole
+                for message in goes_out(exchange, reply.body):
+                    await self._send(message)
             if not exchange.modern:
                 self._look(reply)
             return
@@ -383,18 +388,14 @@ class _Connection:
             while (chunk := await source.receive()) is not None:
                 for event in decoder.feed(chunk):
                     if event.data and exchange is not None:
-                        await self._send_all(exchange, event.data)
+                        for message in self._conversation.outgoing(exchange, event.data):
+                            await self._send(message)
                     elif event.data:
                         await self._send(dx.one_line(event.data))
                     place = event.id or place
         finally:
             source.close()
         return place
-
-    async def _send_all(self, exchange: dx.Exchange, data: bytes, *, refusal: bool = False) -> None:
-        goes_out = self._conversation.refusing if refusal else self._conversation.outgoing
-        for message in goes_out(exchange, data):
-            await self._send(message)
 
     async def _send(self, message: bytes) -> None:
         try:

@@ -104,12 +104,13 @@ class Gate:
         one_server = served.kind == "transparent"
         session_id, version = post.headers.get(SESSION_HEADER), post.headers.get(VERSION_HEADER)
         mirrored = post.headers if post.mirrored else None
-        route = classify.classify_body(
-            post.body,
-            session_id,
-            version,
-            limit=self._services.limits.message_bytes,
-            modern=lambda frame, version: _modern_rung(frame, version, mirrored, one_server=one_server),
+        modern = partial(_modern_rung, headers=mirrored, one_server=one_server)
+        route = (
+            classify.classify_body(
+                post.body, session_id, version, limit=self._services.limits.message_bytes, modern=modern
+            )
+            if post.frame is None
+            else classify.classify(post.frame, session_id, version, modern=modern)
         )
         match route:
             case classify.Rejection(error, id):

@@ -15,6 +15,7 @@ from typing import Any, Protocol, TypeAlias
 
 from msgspec import Struct
 
+from actors.protocol.codec import Frame
 from actors.protocol.errors import ProtocolError, encode_error_body
 from actors.protocol.limiting import Bucket
 from actors.protocol.messages import Request, RequestId
@@ -114,6 +115,8 @@ class Post(Struct, frozen=True):
     begun: Callable[[], object] | None = None
     """Called as soon as nothing keeps requests back that what follows on their channel could overtake; not where they
     are refused before."""
+    frame: Frame | None = None
+    """The body, if it was read before."""
 
 
 class Watch(Protocol):

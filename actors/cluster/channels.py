@@ -36,7 +36,9 @@ _Saying: TypeAlias = tuple[Principal, lt.Said, Rights]
 class Messages:
     """Of one channel, as they come. `rights`: of the last one that was received."""
 
-    def __init__(self, channels: "Channels", rights: Rights) -> None:
+    def __init__(self, channels: "Channels", principal: Principal, rights: Rights, endpoint: str) -> None:
+        self.principal = principal
+        self.endpoint = endpoint
         self.rights = rights
         self._channels = channels
         self._left: list[tuple[bytes, Rights]] = []
@@ -96,6 +98,8 @@ class Channels:
     def __init__(self, services: Services) -> None:
         self._services = services
         self._open: dict[str, Messages] = {}
+        self._sealed: dict[str, Messages] = {}
+        """The same by what names them to their clients."""
         self._asked: dict[int, _Mailed] = {}
         self._renamed: dict[Incarnation, Incarnation] = {}
         self._next = -1
@@ -116,12 +120,14 @@ class Channels:
     ) -> Iterator[tuple[str, Messages]]:
         """A channel for the time of the block: what names it to its client, and the client's messages."""
         id = secrets.token_hex(16)
-        messages = self._open[id] = Messages(self, rights)
+        messages = self._open[id] = Messages(self, principal, rights, endpoint)
         named = f"{id} {self._services.cluster.incarnation}".encode()
+        token = self._services.sealer.seal(named, _context(endpoint, principal))
+        self._sealed[token] = messages
         try:
-            yield self._services.sealer.seal(named, _context(endpoint, principal)), messages
+            yield token, messages
         finally:
-            del self._open[id]
+            del self._open[id], self._sealed[token]
             messages.drop()
 
     async def say(
@@ -129,6 +135,9 @@ class Channels:
     ) -> int:
         """Passes on a message of a client; an HTTP status. One of another principal, or at another endpoint,
         looks like one that is not there."""
+        here = self._sealed.get(token)
+        if here is not None and here.principal == principal and here.endpoint == endpoint:  # nothing need be unsealed
+            return ACCEPTED if here.put(body, rights) else BUSY
         named = self._services.sealer.unseal(token, _context(endpoint, principal))
         if named is None:
             return UNKNOWN

@@ -29,6 +29,8 @@ class Exchange(Struct, eq=False):
     method: str = ""
     modern: bool = False
     logs: bool = False
+    frame: codec.Frame | None = None
+    """The message, which is read once."""
     pending: set[RequestId] = field(default_factory=set)
     """Those that have no answer yet."""
     withdrawn: set[RequestId] = field(default_factory=set)
@@ -41,6 +43,8 @@ class Exchange(Struct, eq=False):
 
     def owed(self) -> list[bytes]:
         """What is to be said instead of answers that will not come any more."""
+        if not self.pending:
+            return []
         lost = errors.internal("the answer was lost", reason="stream_lost", executed="unknown")
         return [encode_error_body(lost, id) for id in self.ids if id in self.pending - self.withdrawn]
 
@@ -96,7 +100,7 @@ class Conversation:
             return self._notification(frame)
         if isinstance(frame, codec.Batch):
             ids = tuple(m.id for m in frame.messages if isinstance(m, Request))
-            return self._asked(Exchange(ids), body) if ids else Told(answered=True)
+            return self._asked(Exchange(ids, frame=frame), body) if ids else Told(answered=True)
         return Told()
 
     def _request(self, request: Request, body: bytes) -> Step:
@@ -110,7 +114,7 @@ class Conversation:
         if method == "ping":
             return Told(answered=True)
         logs = modern and mentions(request.params, LEVEL_KEY.encode())
-        return self._asked(Exchange((id,), method, modern, logs), body, opens=method == "initialize")
+        return self._asked(Exchange((id,), method, modern, logs, request), body, opens=method == "initialize")
 
     def _asked(self, exchange: Exchange, body: bytes, *, opens: bool = False) -> Step:
         if any(id in self.running for id in exchange.ids):
@@ -161,6 +165,13 @@ class Conversation:
         elif exchange.modern and message.method == "notifications/message" and self._ambiguous():
             return ()
         return (one_line(data),)
+
+    def whole(self, exchange: Exchange, body: bytes) -> tuple[bytes, ...]:
+        """The same of an answer that was given at once. To one request it need not be read."""
+        if len(exchange.ids) > 1 or exchange.withdrawn or exchange.listens:
+            return self.outgoing(exchange, body)
+        exchange.pending.clear()
+        return (one_line(body),)
 
     def refusing(self, exchange: Exchange, body: bytes) -> tuple[bytes, ...]:
         """What goes out of the refusal of a POST as a whole: it is the answer to each request that was in it."""

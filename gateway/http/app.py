@@ -3,6 +3,7 @@
 The serve loop cancels the app when the connection ends; that cancels the call to the door, or ends the stream.
 """
 
+import re
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from time import time
 from typing import Any, NamedTuple
@@ -28,6 +29,7 @@ from gateway.observability.access import Access
 
 _ALLOW = ("Allow", "GET, POST, DELETE, OPTIONS")
 _CODING = ("Accept-Encoding", "identity")
+_PLAIN = re.compile(rb"%b=([A-Za-z0-9_-]+)" % PARAMETER.encode())
 _HEALTHY = Answer(200, b'{"status":"ok"}', (("Cache-Control", "no-store"),))
 
 
@@ -385,6 +387,9 @@ def _unreadable(headers: Mapping[str, str]) -> Answer | None:
 
 def _named(query: bytes) -> str:
     """What names the stream in the query of a POST."""
+    plain = _PLAIN.fullmatch(query)
+    if plain is not None:  # as what we name ourselves is: nothing is encoded, and nothing follows
+        return plain[1].decode("ascii")
     try:
         return parse_qs(query.decode("latin-1"), max_num_fields=8).get(PARAMETER, [""])[0]
     except ValueError:

@@ -22,6 +22,8 @@ from gateway.wire.lines import FRAMES_PER_TURN, LineSplitter, LongLine
 READ: Final = 64 * 1024
 AT_ONCE: Final = getattr(select, "PIPE_BUF", 512)
 """Bytes that a pipe which is writable takes without blocking (POSIX)."""
+TOGETHER: Final = 16
+"""So many of these are written without giving others a turn."""
 
 
 class StandardStreams:
@@ -36,6 +38,8 @@ class StandardStreams:
     def __init__(self, source: int, target: int, message_bytes: int, patience: float) -> None:
         self._in, self._out = source, target
         self._files = stat.S_ISREG(os.fstat(self._out).st_mode)
+        self._room = select.poll()
+        self._room.register(self._out, select.POLLOUT)
         self._patience = patience
         self._lines = LineSplitter(message_bytes)
         self._waiting: deque[bytes | LongLine] = deque()
@@ -86,9 +90,15 @@ class StandardStreams:
         async with self._writing:
             data = memoryview(self._rest + line)
             try:
+                for _ in range(TOGETHER):  # as most messages are: no timer, and no wait
+                    if not data or self._room.poll(0) != [(self._out, select.POLLOUT)]:
+                        break
+                    data = data[self._write_now(data) :]
+                if not data:
+                    return
                 with trio.move_on_after(self._patience):
                     while data:
-                        data = data[await self._write(data[:AT_ONCE]) :]
+                        data = data[await self._write(data) :]
                     return
             finally:
                 self._rest = bytes(data[: -len(line)] if len(data) >= len(line) else data)
@@ -100,7 +110,13 @@ class StandardStreams:
                 await trio.lowlevel.checkpoint()
             else:
                 await trio.lowlevel.wait_writable(self._out)
-            return os.write(self._out, data)
+        except OSError as error:
+            raise HungUp from error
+        return self._write_now(data)
+
+    def _write_now(self, data: memoryview) -> int:
+        try:
+            return os.write(self._out, data[:AT_ONCE])
         except BlockingIOError:
             return 0
         except OSError as error:
