@@ -1,12 +1,15 @@
-"""The client behind `stagedoor ls` and `stagedoor call` for a URL, and how people are told of errors."""
+"""The client behind `stagedoor ls` and `stagedoor call`, and how people are told of errors."""
 
+import math
 from collections.abc import AsyncIterator, Awaitable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any, Final, TypeVar
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from types import MappingProxyType
+from typing import Any, Final, TypeAlias, TypeVar
 
 import trio
 
 from actors.endpoints.merged import MISSING
+from actors.protocol.methods import METHODS
 from actors.protocol.table import Limits
 from actors.protocol.versions import MODERN
 from actors.upstreams.backends import Status
@@ -22,6 +25,8 @@ EXECUTED: Final = {
 }
 """What `data.executed` means, in plain words."""
 INFO: Final = {"name": "stagedoor-cli", "version": "1"}
+
+Entries: TypeAlias = list[dict[str, Any]]
 
 _T = TypeVar("_T")
 
@@ -59,21 +64,100 @@ def _texts(value: object) -> list[str]:
     return [str(line) for line in value] if isinstance(value, list) else []
 
 
-class UrlClient:
-    """The one server at a URL, as it is. It is connected to by the first question."""
+class Asking:
+    """A client that connects with its first question, and says for people what goes wrong. `name`: of whoever is asked,
+    where they need to be told; `within` are the seconds for the handshake, and `patience` those for an answer."""
 
-    def __init__(self, target: UrlTarget, stack: AsyncExitStack, limits: Limits) -> None:
-        self._target = target
+    def __init__(
+        self,
+        opened: AbstractAsyncContextManager[Client],
+        stack: AsyncExitStack,
+        *,
+        name: str = "",
+        within: float = math.inf,
+        patience: float = math.inf,
+        statuses: Mapping[str, Status] = MappingProxyType({}),
+    ) -> None:
+        self._opened = opened
         self._stack = stack
-        self._limits = limits
+        self._name = name
+        self._within, self._patience = within, patience
+        self._statuses = statuses
         self._client: Client | None = None
         self.missing: dict[str, str] = {}
 
-    async def servers(self) -> list[dict[str, Any]]:
+    async def begun(self, *, acts: bool = False) -> Client:
+        """The client. `acts`: whether what is to follow is executed matters."""
+        if self._client is None:
+            entered = self._stack.enter_async_context(self._opened)
+            self._client = await self._answer(entered, self._within, acts=acts)
+        return self._client
+
+    async def list(self, kind: Kind) -> Entries:
+        """All that is listed of a kind; servers that are not in it are `missing`."""
+        return await self.items(f"{kind}/list") if kind in (await self.begun()).capabilities else []
+
+    async def items(self, method: str) -> Entries:
+        """All that is listed by this method, every page of it."""
+        client, member = await self.begun(), METHODS[method].items or ""
+        items: Entries = []
+        params: dict[str, Any] = {}
+        self.missing = {}
+        while True:
+            result = await self._in_time(client.request(method, params), acts=False)
+            items += [item for item in result.get(member, []) if isinstance(item, dict)]
+            missing = (result.get("_meta") or {}).get(MISSING)
+            if isinstance(missing, dict):
+                self.missing |= {str(name): str(why) for name, why in missing.items()}
+            if result.get("nextCursor") is None:
+                return items
+            params = {"cursor": result["nextCursor"]}
+
+    async def call(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        """The result of a tool."""
+        client = await self.begun(acts=True)
+        return (await self._in_time(client.call_tool(name, arguments), acts=True)).raw
+
+    async def _in_time(self, answer: Awaitable[_T], *, acts: bool) -> _T:
+        async def timed() -> _T:
+            with trio.fail_after(self._patience):
+                return await answer
+
+        return await self._answer(timed(), self._patience, acts=acts)
+
+    async def _answer(self, answer: Awaitable[_T], within: float, *, acts: bool) -> _T:
+        whose = f"{self._name}: " if self._name else ""
+        try:
+            return await answer
+        except trio.TooSlowError:
+            raise ClientFailedError(f"{whose}no answer within {within:g} s") from None
+        except McpError as error:
+            raise ClientFailedError(told(error.raw, self._statuses, acts=acts)) from error
+        except ClientError as error:
+            executed = f"\n  {EXECUTED[error.executed]}" if acts else ""
+            raise ClientFailedError(f"{whose}{error}{executed}") from error
+        except ValueError as error:
+            raise ClientFailedError(f"{whose}{error}") from error
+
+
+class UrlClient:
+    """The one server at a URL, as it is."""
+
+    def __init__(self, target: UrlTarget, asking: Asking) -> None:
+        self._target = target
+        self._asking = asking
+        self.list, self.call = asking.list, asking.call
+
+    @property
+    def missing(self) -> dict[str, str]:
+        """As in `Asking`."""
+        return self._asking.missing
+
+    async def servers(self) -> Entries:
         """The one there is."""
         entry: dict[str, Any] = {"name": self._target.url.partition("?")[0], "transport": "http"}
         try:
-            client = await self._begun(acts=False)
+            client = await self._asking.begun()
             counts = {kind: len(await self.list(kind)) for kind in LISTED if kind in client.capabilities}
         except ClientFailedError as error:
             return [{**entry, "status": "failing", "error": {"message": str(error)}}]
@@ -89,61 +173,13 @@ class UrlClient:
             }
         ]
 
-    async def list(self, kind: Kind) -> list[dict[str, Any]]:
-        """All pages; servers that are not in them are `missing`."""
-        client = await self._begun(acts=False)
-        if kind not in client.capabilities:
-            return []
-        entries: list[dict[str, Any]] = []
-        params: dict[str, Any] = {}
-        self.missing = {}
-        while True:
-            result = await self._in_time(client.request(f"{kind}/list", params), acts=False)
-            entries += result.get(kind, [])
-            missing = (result.get("_meta") or {}).get(MISSING)
-            if isinstance(missing, dict):
-                self.missing |= {str(name): str(why) for name, why in missing.items()}
-            if result.get("nextCursor") is None:
-                return entries
-            params = {"cursor": result["nextCursor"]}
-
-    async def call(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        """The result of a tool."""
-        client = await self._begun(acts=True)
-        return (await self._in_time(client.call_tool(name, arguments), acts=True)).raw
-
-    async def _begun(self, *, acts: bool) -> Client:
-        if self._client is None:
-            headers = {"Authorization": f"Bearer {self._target.token}"} if self._target.token else {}
-            within = self._limits.link_connect
-            opened = open_client(self._target.url, headers=headers, info=INFO, within=within)
-            self._client = await self._answer(self._stack.enter_async_context(opened), within, acts=acts)
-        return self._client
-
-    async def _in_time(self, answer: Awaitable[_T], *, acts: bool) -> _T:
-        async def timed() -> _T:
-            with trio.fail_after(self._limits.request_deadline):
-                return await answer
-
-        return await self._answer(timed(), self._limits.request_deadline, acts=acts)
-
-    async def _answer(self, answer: Awaitable[_T], within: float, *, acts: bool) -> _T:
-        name = self._target.url.partition("?")[0]
-        try:
-            return await answer
-        except trio.TooSlowError:
-            raise ClientFailedError(f"{name}: no answer within {within:g} s") from None
-        except McpError as error:
-            raise ClientFailedError(told(error.raw, {}, acts=acts)) from error
-        except ClientError as error:
-            executed = f"\n  {EXECUTED[error.executed]}" if acts else ""
-            raise ClientFailedError(f"{name}: {error}{executed}") from error
-        except ValueError as error:
-            raise ClientFailedError(f"{name}: {error}") from error
-
 
 @asynccontextmanager
 async def open_url(target: UrlTarget, limits: Limits) -> AsyncIterator[UrlClient]:
     """A client; its first request raises ClientFailedError if nobody answers there."""
+    headers = {"Authorization": f"Bearer {target.token}"} if target.token else {}
+    within, patience = limits.link_connect, limits.request_deadline
+    opened = open_client(target.url, headers=headers, info=INFO, within=within)
     async with AsyncExitStack() as stack:
-        yield UrlClient(target, stack, limits)
+        name = target.url.partition("?")[0]
+        yield UrlClient(target, Asking(opened, stack, name=name, within=within, patience=patience))

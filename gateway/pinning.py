@@ -13,7 +13,7 @@ from actors.protocol.pins import NAMED_BY, pin
 from actors.protocol.subjects import LISTED
 from gateway.cli.client import ClientFailedError
 from gateway.config import Settings
-from gateway.opening import AT_ONCE, DoorClient, open_door
+from gateway.opening import AT_ONCE, ConfiguredClient, open_configured
 
 Defined: TypeAlias = Definitions | str
 """What a server defines, or why that can't be had."""
@@ -29,16 +29,18 @@ async def define(settings: Settings, names: tuple[str, ...]) -> dict[str, Define
     found: dict[str, Defined] = {}
     places = trio.CapacityLimiter(AT_ONCE)
     everything = replace(settings, table=replace(table, backends=backends, policy=None))
-    async with open_door(everything) as client, trio.open_nursery() as nursery:
+    async with open_configured(everything) as client, trio.open_nursery() as nursery:
         for name in names:
-            nursery.start_soon(_define, client.alone(name), name, found, places)
+            nursery.start_soon(_define, client, name, found, places)
     return {name: found[name] for name in names}
 
 
-async def _define(client: DoorClient, name: str, found: dict[str, Defined], places: trio.CapacityLimiter) -> None:
-    async with places:
+async def _define(
+    everything: ConfiguredClient, name: str, found: dict[str, Defined], places: trio.CapacityLimiter
+) -> None:
+    async with places, everything.alone(name) as client:
         try:
-            said = await client.begin()
+            said = (await client.begun()).raw
             declared = said.get("capabilities", {})
             lists = {
                 method: _pinned(method, await client.items(method))
