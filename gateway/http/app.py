@@ -194,8 +194,10 @@ class McpApp:
         endpoint, asker, converse = found
         self._answered("GET", 101)
         self.streams += 1
+        # Of the handshake nothing else is needed later, and the socket forgets it.
+        token = [header for header in scope["headers"] if header[0] == b"authorization"]
         try:
-            standing = self._standing(asker, scope)
+            standing = self._standing(asker, {**scope, "headers": token})
             await serve_websocket(scope, receive, send, converse, endpoint, asker, standing, self._limits, self.room)
         finally:
             self.streams -= 1

@@ -83,6 +83,9 @@ async def test_the_edge_ends_gets_and_lets_answers_come(
     ask: Any, make_app: Any, door: Any, method: str, ends: bool
 ) -> None:
     class Knows:
+        def known(self, token: str, resources: Any) -> None:
+            """Nothing is remembered."""
+
         async def verify(self, token: str, resources: Any) -> Asker:
             await trio.lowlevel.checkpoint()
             return Asker(Principal("ann"), Rights("https://idp.test", "ann", expiry=1.0))  # long ago

@@ -11,6 +11,7 @@ from actors.duplex import Duplex
 from actors.ports import Answer, Post
 from actors.protocol.table import Limits
 from gateway.http import websocket
+from gateway.http.authorization import Authorization
 from gateway.http.security import Security
 from tests.support.harness import open_gateway
 from tests.support.patience import PATIENCE
@@ -104,6 +105,21 @@ async def test_a_foreign_host_and_a_missing_token_are_refused(echo, make_app, ru
         ws = await open_ws(server, authorization="Bearer secret")
         await ws.ask(1, "initialize")
     assert echo.asked[0].principal.name == "ann"
+
+
+async def test_when_another_configuration_is_in_force_the_token_of_the_handshake_is_looked_at_again(
+    echo, make_app, running
+):
+    security = Security("127.0.0.1", tokens={"ann": "secret"})
+    app = make_app(converse=Duplex(echo, Limits()), security=security)
+    async with running(app, message=100_000) as server:
+        ws = await open_ws(server, authorization="Bearer secret")
+        await ws.ask(1, "initialize")
+        app.admit(security, Authorization)
+        assert (await ws.ask(2, "tools/call", a=1))["result"] == {"a": 1}
+        app.admit(Security("127.0.0.1", tokens={"ann": "another"}), Authorization)
+        await ws.say({"jsonrpc": "2.0", "id": 3, "method": "tools/call"})
+        assert (await ws.closed())[0] == 1008
 
 
 async def test_without_an_upgrade_it_says_what_it_is(app, running):
