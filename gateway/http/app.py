@@ -14,7 +14,7 @@ from actors.ports import Answer, Asker, Converse, Delete, Door, Get, Reply, Stre
 from actors.protocol.errors import required_scopes
 from actors.protocol.table import Limits
 from gateway.http.access import ACCESS
-from gateway.http.authorization import Authorization, path_of
+from gateway.http.authorization import RETRY, Authorization, path_of
 from gateway.http.bodies import NoRoomError, Room, Share, read_body
 from gateway.http.conversation import send_rejection, serve_websocket, unfit
 from gateway.http.request import DisconnectedError, Receive, Scope, accepts, header_map, is_json, peer_of
@@ -111,14 +111,16 @@ class McpApp:
 
     def _standing(self, asker: Asker, scope: Scope) -> Standing:
         """How long what he begins now may go on: by the configuration that is in force then."""
-        told_by = self._authorization
+        told_by = asked = self._authorization
+        waits = 0.0
 
         async def again() -> Asker | Answer | None:
-            nonlocal told_by
+            nonlocal told_by, asked, waits
             now = self._authorization
-            if told_by is now:
+            if told_by is now or (asked is now and self._wall() < waits):
                 return None
             found = await now.admit(scope, header_map(scope["headers"]), self._target(scope))
+            asked, waits = now, self._wall() + RETRY  # an issuer that is away is not waited for with each message
             if not isinstance(found, Answer) or found.status != UNKNOWN:
                 told_by = now
             return found
