@@ -97,7 +97,11 @@ def _lease_taken(upstream: Upstream) -> bool:
     return (
         upstream.profile.serialized
         and not upstream.related
-        and (_settles(upstream) or upstream.to_replace or any(p.method in ELIGIBLE for p in upstream.pending.values()))
+        and (
+            _settles(upstream)
+            or (upstream.to_replace and not upstream.asked)
+            or any(p.method in ELIGIBLE for p in upstream.pending.values())
+        )
     )
 
 

@@ -134,8 +134,9 @@ class Upstream(Struct, frozen=True):
     @property
     def rests(self) -> bool:
         """Nothing runs on it, and nobody is asked."""
-        done = self.settling is None or self.grace_over
-        return self.phase is Phase.READY and done and not self.asked and not any(p.call for p in self.pending.values())
+        if self.phase is not Phase.READY or self.asked or not (self.settling is None or self.grace_over):
+            return False
+        return all(pending.call is None for pending in self.pending.values())
 
     @property
     def named(self) -> str:

@@ -396,8 +396,9 @@ class Links(RuleBasedStateMachine):
         assert not settles or self.grace, "it would be waited for without end"
         assert upstream.settling is None or upstream.settling[1] in upstream.pending
         if upstream.phase is Phase.READY and not able and not settles:
-            idle = not any(p.due for p in upstream.waiting) and not upstream.to_replace
-            assert not (idle and upstream.waiting), "nobody asks for what could be sent"
+            runs = any(p.call is not None for p in upstream.pending.values())
+            held_up = any(p.due for p in upstream.waiting) or (upstream.to_replace and runs)
+            assert held_up or not upstream.waiting, "nobody asks for what could be sent"
         assert not (upstream.to_replace and upstream.rests), "nothing runs, and it is not replaced"
         assert not upstream.to_replace or upstream.unanswered
         assert upstream.doubtful <= upstream.asked.keys()
