@@ -51,13 +51,20 @@ UNHEARD = 1000
 """Claims of whose outcome nothing was heard that are remembered."""
 KEYS_REMEMBERED = 4096
 """What sessions are called, which each request asks for."""
+ID_CHARACTERS = 64
+"""Of an id; a longer one is none of ours."""
 CRASH_WINDOW = 60.0
 """Seconds: a session that crashes twice within it ends for good."""
 
 
-@lru_cache(KEYS_REMEMBERED)
 def session_key(session_id: str) -> SessionKey:
     """What a session is called everywhere but on the wire: the id itself is a secret of its client."""
+    key = _key if len(session_id) <= ID_CHARACTERS else _key.__wrapped__
+    return key(session_id)
+
+
+@lru_cache(KEYS_REMEMBERED)
+def _key(session_id: str) -> SessionKey:
     return hashlib.sha256(session_id.encode("utf-8", "replace")).hexdigest()[:32]
 
 

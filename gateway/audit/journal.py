@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import trio
 
-from actors.runtime.boundary import thread_boundary
+from actors.runtime.boundary import Boundary, thread_boundary
 from actors.runtime.exits import Exit
 from gateway.audit.arguments import Told
 from gateway.audit.chain import END, HEAD, LOST, START, Chain
@@ -267,10 +267,7 @@ class Journal:
                 self._changed.wait(min(left, OFTEN) if self._often else left)
             self._idle = False
         taken = [self._waiting.popleft() for _ in range(min(BATCH, len(self._waiting)))]
-        lines = [
-            Line(event, at, self._chain.line(event, at, values() if callable(values) else values))
-            for event, at, values in taken
-        ]
+        lines = [Line(event, at, self._chain.line(event, at, _put_together(values))) for event, at, values in taken]
         now = self._clock()
         lines += self._more(now)
         if self._lost and len(self._waiting) < QUEUE:
@@ -323,3 +320,12 @@ class Journal:
         for copy in self._copies:
             copy.put(lines)
         return True
+
+
+def _put_together(values: Mapping[str, Any] | Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
+    """What a line says. A bug in one is no other's loss."""
+    if not callable(values):
+        return values
+    with Boundary() as inside:
+        return values()
+    return {"unwritable": type(inside.exit.error).__name__}

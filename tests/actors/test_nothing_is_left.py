@@ -257,3 +257,12 @@ def session_of_client(gateway: Gateway, client) -> SessionEndpoint:
     actor = gateway.actors.sessions.table[session_key(client.session)].ref.cell.actor
     assert isinstance(actor, SessionActor)
     return actor.endpoint
+
+
+def test_an_id_that_is_no_sessions_is_not_remembered():
+    from actors.sessions import router
+
+    router.session_key("x" * 24)
+    before = router._key.cache_info().currsize
+    assert router.session_key("x" * 60_000) != router.session_key("y" * 60_000)
+    assert router._key.cache_info().currsize == before

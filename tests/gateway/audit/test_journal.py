@@ -91,6 +91,20 @@ async def test_a_line_is_put_together_by_the_thread_that_writes_it(tmp_path):
     assert [one["item"] for one in read(tmp_path / "audit.log")[0] if one["event"] == "call"] == ["echo"]
 
 
+async def test_a_line_that_can_not_be_put_together_costs_no_other(tmp_path):
+    journal = Journal(FileSink(tmp_path / "audit.log"), key=KEY)
+    journal.record("call", item="before")
+    journal.record_late("call", lambda: {"item": next(iter(()))})
+    journal.record("call", item="after")
+    await journal.aclose(PATIENCE)
+    lines = [one for one in read(tmp_path / "audit.log")[0] if one["event"] == "call"]
+    assert [(one.get("item"), one.get("unwritable")) for one in lines] == [
+        ("before", None),
+        (None, "StopIteration"),
+        ("after", None),
+    ]
+
+
 async def test_processes_share_a_file(tmp_path):
     path = tmp_path / "audit.log"
     journals = [Journal(FileSink(path), key=KEY) for _ in range(3)]
