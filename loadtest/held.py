@@ -18,19 +18,20 @@ import sys
 import tempfile
 import time
 import tracemalloc
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import trio
 
+from gateway.client import open_client
 from loadtest import client, proc
-from loadtest.channels import OverEvents, OverWebSocket
 from loadtest.client import Session
 from loadtest.profiled import where
 from loadtest.shapes import steady
-from loadtest.targets import Bench, MakeClient, Running, free_port, http_server
+from loadtest.targets import Bench, Running, free_port, http_server
 from loadtest.wire import Address
 
 REST = 45.0  # seconds without a message after which sessions rest
@@ -82,18 +83,43 @@ class Look:
             print(f"{size / sessions:9.0f} bytes {number / sessions:6.1f} blocks  {line}")
 
 
-CHANNELS: dict[str, MakeClient] = {"ws": OverWebSocket, "sse": OverEvents}
+CHANNELS = {"ws": "ws://127.0.0.1:{}/ws", "sse": "http://127.0.0.1:{}/sse"}
+CALLS = 20
+AT_ONCE = 8
 
 
-async def measure_channels(running: Running, out: Path, count: int, top: int) -> None:
-    warm = await client.open_clients(running.client, 50)
-    await steady(warm, "echo", 0.5)
-    await client.end_clients(warm)
+@asynccontextmanager
+async def opened(url: str, count: int, calls: int = 0) -> AsyncIterator[None]:
+    """So many clients with a session each, that have made some calls and go on being there."""
+    places = trio.CapacityLimiter(AT_ONCE)
+
+    async def hold(task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        async with open_client(url, client.Session.REVISION) as one:
+            for _ in range(calls):
+                await one.call_tool("bench__echo", client.ARGUMENTS)
+            task_status.started()
+            await trio.sleep_forever()
+
+    async def begin(nursery: trio.Nursery) -> None:
+        async with places:
+            await nursery.start(hold)
+
+    async with trio.open_nursery() as holding:
+        async with trio.open_nursery() as beginning:
+            for _ in range(count):
+                beginning.start_soon(begin, holding)
+        yield
+        holding.cancel_scope.cancel()
+
+
+async def measure_channels(url: str, pid: int, out: Path, count: int, top: int) -> None:
+    async with opened(url, 50, CALLS):
+        pass
     await trio.sleep(SETTLE)
-    empty = Look(running.pid, out)
-    held = await client.open_clients(running.client, count)
-    await trio.sleep(SETTLE)
-    Look(running.pid, out).show("an idle connection", empty, len(held), top)
+    empty = Look(pid, out)
+    async with opened(url, count):
+        await trio.sleep(SETTLE)
+        Look(pid, out).show("an idle connection", empty, count, top)
 
 
 async def measure(running: Running, out: Path, count: int, top: int) -> None:
@@ -147,12 +173,11 @@ def main() -> None:
             command = [sys.executable, "-m", "loadtest.held", "--serve", out, "serve", "--config", config]
             pid = bench.spawn("stagedoor", command, port)
             if options.over is None:
-                look: Callable[..., Awaitable[None]] = measure
-                make = partial(Session, Address(port, b"/mcp/bench"))
+                running = Running(pid, partial(Session, Address(port, b"/mcp/bench")))
+                trio.run(measure, running, out, options.sessions, options.top)
             else:
-                look = measure_channels
-                make = partial(CHANNELS[options.over], Address(port, b"/%b" % options.over.encode()), "bench__")
-            trio.run(look, Running(pid, make), out, options.sessions, options.top)
+                url = CHANNELS[options.over].format(port)
+                trio.run(measure_channels, url, pid, out, options.sessions, options.top)
         finally:
             bench.end()
 
