@@ -1,9 +1,10 @@
-"""What may happen to a cluster, as Hypothesis draws it: single steps, and phrases in which a fault meets what it
-hurts."""
+"""What may happen to a cluster: single steps, and phrases in which a fault meets what it hurts. Chance draws them, or
+Hypothesis, which finds the least plan that breaks a law."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from hypothesis import strategies as st
 
@@ -121,25 +122,31 @@ def namesake(where: int, how: int) -> list[Step]:
 PHRASES: tuple[Phrase, ...] = (beheaded, abandoned, deleted, asleep, passed_on, read_elsewhere)
 """Those of a store that loses nothing; `forgotten` and `namesake` are those of a store that does."""
 
-_where, _how = st.integers(0, 2), st.integers(0, 59)
+Pick = Callable[[Sequence[Any]], Any]
+"""One of several: `Random.choice`, or Hypothesis."""
+
+WHERE, HOW = range(3), range(60)
 
 
-def _steps(kinds: tuple[str, ...]) -> st.SearchStrategy[list[Step]]:
-    one = st.builds(Step, st.sampled_from(kinds), st.sampled_from(FEW), _where, _how, st.sampled_from(MANY))
-    return one.map(lambda step: [step])
-
-
-def _said(phrases: tuple[Phrase, ...]) -> st.SearchStrategy[list[Step]]:
-    return st.builds(lambda phrase, where, how: phrase(where, how), st.sampled_from(phrases), _where, _how)
-
-
-def plans(*phrases: Phrase) -> st.SearchStrategy[list[Step]]:
-    """Plans in which these phrases are said, or all of them; with those of a store that loses writes it does so at
+def a_plan(pick: Pick, *phrases: Phrase) -> list[Step]:
+    """One in which some of these phrases are said, or of all; with those of a store that loses writes it does so at
     other times, too."""
     said = phrases or PHRASES
     faults = (*FAULTS, "lose") if {forgotten, namesake} & {*said} else FAULTS
-    parts = st.lists(_said(said) | _steps(DEEDS) | _steps(faults) | _steps(DEEDS), min_size=1, max_size=14)
-    return parts.map(lambda found: [step for part in found for step in part])
+    plan: list[Step] = []
+    for _ in range(pick(range(1, 15))):
+        kinds = pick((said, DEEDS, faults, DEEDS))
+        if kinds is said:
+            plan += pick(said)(pick(WHERE), pick(HOW))
+        else:
+            plan.append(Step(pick(kinds), pick(FEW), pick(WHERE), pick(HOW), pick(MANY)))
+    return plan
+
+
+@st.composite
+def plans(draw: st.DrawFn, *phrases: Phrase) -> list[Step]:
+    """The same, as Hypothesis draws it."""
+    return a_plan(lambda of: draw(st.sampled_from(of)), *phrases)
 
 
 seeds = st.integers(0, 2**16)

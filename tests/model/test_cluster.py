@@ -5,12 +5,15 @@ Each deliberate fault in it must be found: a law that no fault can break proves 
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
-from hypothesis import Phase, given, settings
+from hypothesis import given
 
 from tests.model.cluster import Step, play
 from tests.model.plans import (
     Phrase,
+    a_plan,
     abandoned,
     asleep,
     beheaded,
@@ -64,8 +67,8 @@ FAULTS: dict[Bug, tuple[str, *tuple[Phrase, ...]]] = {
 """Each with the law that it breaks, and the phrases that are likely to show it."""
 
 
-class Found(Exception):  # noqa: N818 - it is what is hoped for
-    """The fault, and nothing but the fault, breaks its law."""
+TRIES = 1000
+"""Plans in which a fault must show."""
 
 
 def test_every_law_has_a_fault_that_breaks_it() -> None:
@@ -75,17 +78,18 @@ def test_every_law_has_a_fault_that_breaks_it() -> None:
 @pytest.mark.parametrize("bug", Bug, ids=lambda bug: bug.name.lower())
 def test_a_fault_in_the_protocol_is_found(bug: Bug) -> None:
     law, *phrases = FAULTS[bug]
+    assert any(_shows(bug, law, seed, a_plan(Random(seed).choice, *phrases)) for seed in range(TRIES))
 
-    @settings(phases=[Phase.generate], max_examples=1000, derandomize=True, database=None)
-    @given(seeds, plans(*phrases))
-    def search(seed: int, plan: list[Step]) -> None:
-        try:
-            play(seed, plan, bug)
-        except Breach as breach:
-            if breach.law != law:
-                return
-            play(seed, plan)
-            raise Found(breach.law) from breach
 
-    with pytest.raises(Found):
-        search()
+def _shows(bug: Bug, law: str, seed: int, plan: list[Step]) -> bool:
+    """Whether the fault breaks its law here, and nothing but the fault does. (It may break something else first: nobody
+    can read a record that was made of nothing.)"""
+    try:
+        play(seed, plan, bug)
+    except Exception as broken:
+        if not isinstance(broken, Breach) or broken.law != law:
+            return False
+    else:
+        return False
+    play(seed, plan)
+    return True
