@@ -11,6 +11,7 @@ import shutil
 import subprocess
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ VISIT_SECONDS = 300
 TOOLS = ["change", "echo", "elicit", "fail", "roots", "sample", "steps", "touch"]
 
 
+@cache
 def make(target: str) -> None:
     """Makes it, if it is not made: the Makefile knows what it is made from."""
     done = subprocess.run(
@@ -59,7 +61,8 @@ def rust(program: str) -> list[str]:
 
 
 def jvm(program: str) -> list[str]:
-    return ["java", "-jar", str(built("jvm") / f"{program}.jar")]
+    # What takes a JVM longest is to become quick, which is for programs that run for longer.
+    return ["java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-jar", str(built("jvm") / f"{program}.jar")]
 
 
 @dataclass(frozen=True)

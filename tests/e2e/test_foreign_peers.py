@@ -55,7 +55,7 @@ def go_servers(programs: Programs) -> dict[str, Any]:
 def fastmcp_servers(programs: Programs) -> dict[str, Any]:
     """On FastMCP."""
     foreign.make(".venv-peers/fastmcp/.stamp")
-    server = [str(FASTMCP / "bin" / "python"), str(PEERS / "fastmcp_server.py")]
+    server = programs.forks("fastmcp", [FASTMCP / "bin" / "python", PEERS / "fastmcp_server.py"])
     return {
         "fastmcp": over_http(programs, "fastmcp", server),
         "fastmcp-legacy": over_http(programs, "fastmcp-legacy", [*server, "--legacy"]),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from mcp import Client, StdioServerParameters
 from mcp.client.sse import sse_client
 
 from tests.support.patience import PATIENCE
-from tests.support.processes import NODE_PACKAGES, ROOT, STAGEDOOR, Programs, accepts, environment, free_port, need
+from tests.support.processes import NODE_PACKAGES, ROOT, Programs, accepts, environment, free_port, need
 
 pytestmark = [
     pytest.mark.e2e,
@@ -26,6 +27,8 @@ pytestmark = [
 ]
 
 DEMO = "gateway.native.demo"
+COMMAND = ROOT / "tests" / "support" / "command.py"
+"""`stagedoor`; that clients start it itself is what `test_stdio` is about."""
 PYTHON_1 = ROOT / ".venv-sdks" / "py-1.27" / "bin" / "python"
 LEGACY, MODERN = "2025-11-25", "2026-07-28"
 SEEN = {"tools": 11, "sum": {"total": 5, "terms": [2, 3]}, "failed": True, "steps": [1, 2], "resources": 3}
@@ -47,13 +50,14 @@ def places(shared_programs: Programs, tmp_path_factory: pytest.TempPathFactory) 
     config = tmp_path_factory.mktemp("config") / "config.json"
     config.write_text(json.dumps({"mcpServers": {"demo": {"native": DEMO}}}))
     gateway, port = shared_programs.gateway(config), free_port()
-    alone = [str(STAGEDOOR), "run", DEMO]
+    stagedoor = shared_programs.forks("stagedoor", [sys.executable, COMMAND])
+    alone = [*stagedoor, "run", DEMO]
     shared_programs.start("run", [*alone, "--http", f"127.0.0.1:{port}"], ready=accepts(port))
     return [
         Place("http", gateway.endpoint()),
         Place("sse", f"{gateway.url}/sse"),
         Place("ws", f"{gateway.url.replace('http:', 'ws:')}/ws"),
-        Place("stdio", [str(STAGEDOOR), "stdio", "--config", str(config)]),
+        Place("stdio", [*stagedoor, "stdio", "--config", str(config)]),
         Place("http", f"http://127.0.0.1:{port}/mcp"),
         Place("stdio", alone),
     ]
