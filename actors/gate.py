@@ -355,7 +355,7 @@ class Gate:
         except UNANSWERED as error:
             return self._unanswered(error, letter) or Answer.refusing(errors.overloaded(), request.id)
         where = session_key(session_id), post.principal, post.endpoint
-        return _with_session(self._held(reply, where, letter.ids), session_id)
+        return _with_session(self._held(reply, where, letter.ids, _Reader(0, letter.rights)), session_id)
 
     async def _deliver(self, post: Post, session_id: str, letter: "_Letter") -> Reply:
         """The outcome. What an actor had not taken when it ended is offered to its next life."""
@@ -380,7 +380,7 @@ class Gate:
                 if isinstance(outcome, Follower):
                     # What another process had recorded of it, which may run: no refusal could be true any more.
                     outcome = OutboxFeed(outcome, (0, 0))
-                return self._held(outcome, where, letter.ids)
+                return self._held(outcome, where, letter.ids, _Reader(0, letter.rights))
         return Answer.refusing(errors.overloaded("the session is being restored"), letter.id)
 
     def _unanswered(self, error: Exception, letter: "_Letter") -> Answer | None:

@@ -31,6 +31,7 @@ from actors.protocol import payload as json
 from actors.protocol.capabilities import ClientBits
 from actors.protocol.messages import EMPTY
 from actors.protocol.methods import CHANGED
+from actors.protocol.rights import Rights
 from actors.protocol.table import BackendSpec
 from actors.runtime import Ref
 from actors.services import Services
@@ -274,7 +275,7 @@ class Endpoint(ABC):
             message = self.pinning.worded(message)
         if self.services.table.value.policy is not None:
             ruled = message
-            message = self.guard.asking(self.upstreams.rights.get(message.call), lambda: self._shown(ruled))
+            message = self.guard.asking(self.rights_of(message.call), lambda: self._shown(ruled))
         elif self.merged is not None:
             message = self.merged.exposed(message)
         call = message.call
@@ -283,6 +284,10 @@ class Endpoint(ABC):
             self.upstreams.settle(message)
         else:
             self.pass_outcome(message)
+
+    def rights_of(self, call: int) -> Rights | None:
+        """With what rights this was asked for; None: it is not known."""
+        return self.upstreams.rights.get(call)
 
     def _shown(self, message: UpstreamOutcome) -> UpstreamOutcome:
         """What the client may see of an outcome, in its words."""

@@ -75,6 +75,9 @@ class SessionHost(Host, Protocol):
         """Of the token by which the stream was opened on which goes out what belongs to no request; None: there is no
         such stream, or it is not known."""
 
+    def brought_with(self, call: int) -> Rights | None:
+        """Of the token by which the stream was asked for again that brings the outcome of this call."""
+
     def save(self, fields: dict[str, bytes | None]) -> None:
         """Changes the session's record."""
 
@@ -457,11 +460,15 @@ class SessionEndpoint(Endpoint):
         now, as_is = self.host.ctx.now(), self.as_is(backend)
         self.host.event(ev.CallProgressed(backend, message.call, method, params, now, message.place, as_is))
 
+    def rights_of(self, call: int) -> Rights | None:
+        """As in `Endpoint`; of a call of an earlier life those with which its stream was asked for again."""
+        return super().rights_of(call) or self.host.brought_with(call)
+
     def _may_hear(self, message: UpstreamNotification) -> bool:
         """Whether whoever reads the stream that it goes out on, that of its call or another one, may know of this
         resource, or of the tool whose task it is."""
         call, backend, params = message.call, message.backend, message.params
-        rights = self.host.listening if call is None else self.upstreams.rights.get(call)
+        rights = self.host.listening if call is None else self.rights_of(call)
         shows = self.guard.shows_update if message.method == UPDATED else self.tasks.shows
         return self.guard.asking(rights, lambda: shows(backend, params))
 

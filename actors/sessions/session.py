@@ -301,6 +301,12 @@ class SessionActor(Actor):
         name = streams.reader(self._state)
         return self._opened_with.get(name) if name is not None else None
 
+    def brought_with(self, call: int) -> Rights | None:
+        """As in `SessionHost`."""
+        entry = self._state.called(call)
+        stream = self._state.posts[entry.post].stream if entry is not None else None
+        return self._opened_with.get(stream) if stream is not None else None
+
     def _opened(self, stream: str, rights: Rights) -> None:
         """A stream goes out on a connection that was asked for with these rights."""
         opened = put(self._opened_with, stream, rights)

@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 import trio
 
-from actors.ports import Failed, Refused
+from actors.ports import Failed, Principal, Refused, Rights
+from actors.protocol.policy import Policy, Rule, Who, item
 from actors.protocol.table import Limits
 from actors.runtime.cell import Drain
 from actors.upstreams.messages import PutDown
 from gateway.store.memory import MemoryStore
 from tests.support.door_client import Client, Pending
-from tests.support.harness import Gateway, open_gateway
+from tests.support.harness import Gateway, open_gateway, open_replicas
 from tests.support.mcp_backend import Backend, Request
 
 WORK: dict[str, Any] = {"kind": "http", "tools": ("echo", "work"), "held": {"work"}}
@@ -96,6 +97,32 @@ async def test_it_goes_on_after_a_crash_of_the_sessions_actor(autojump_clock, en
         assert len(alpha.asked_for("tools/call")) == 1
         assert gateway.telemetry.total("stagedoor_requests_continued_total", "alpha") == 1
         assert gateway.actors.quotas.requests.total == 0
+
+
+@pytest.mark.parametrize("comes", [True, False], ids=["its client comes back", "its connection stays"])
+async def test_what_its_result_shows_is_still_decided_by_the_rights_that_it_was_asked_with(autojump_clock, comes):
+    alpha = Backend("alpha", **WORK)
+    dev, ops = (Rights("https://idp.test", "ann", groups=frozenset({group})) for group in ("dev", "ops"))
+    shown = Rule("policy[1]", Who(groups=dev.groups), allow=(item("resource:alpha:*"),))
+    async with open_replicas(2, alpha) as (one, two):
+        for gateway in (one, two):
+            gateway.change(policy=Policy([Rule("policy[0]", allow=(item("alpha:*"),)), shown]))
+        client = one.client("alpha", Principal("ann"))
+        client.rights = dev
+        await client.initialize()
+        client.to(one if comes else two)
+        call, story = await begun(client, alpha, "work")
+        one.kill()
+        client.to(two)
+        brings = back(client, call) if comes else call
+        await trio.sleep(20)
+        client.rights = ops
+        await client.call("tools/list")
+        link = {"type": "resource_link", "uri": "test:///a", "name": "a"}
+        result = {"content": [link, {"type": "text", "text": "done"}]}
+        alpha.upstream.transport.deliver({"id": story.request.id, "result": result}, story.request.id, "last")
+        answer = await brings.response()
+        assert [block["type"] for block in answer["result"]["content"]] == ["resource_link", "text"]
 
 
 @asynccontextmanager
