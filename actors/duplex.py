@@ -234,7 +234,8 @@ class _Connection:
                         self._listening = self._bringing = True
                         self._start(self._listen)
             case dx.Withdrawn(id):
-                self._scopes[id].cancel()
+                if not self._conversation.running[id].saying:  # else as soon as that is out: half of it is no message
+                    self._scopes[id].cancel()
             case dx.Refused(answers):
                 for told in answers:
                     await self._send(told)
@@ -272,7 +273,7 @@ class _Connection:
     async def _answer(self, exchange: dx.Exchange, body: bytes) -> None:
         await self._bring(await self._post(body, exchange), exchange)
         for owed in exchange.owed():
-            await self._send(owed)
+            await self._send(owed, exchange)
 
     async def _post(self, body: bytes, exchange: dx.Exchange | None = None) -> Reply:
         headers = self._affinity | self._headers()
@@ -308,7 +309,7 @@ class _Connection:
                 refusal = reply.status >= HTTPStatus.BAD_REQUEST
                 goes_out = self._conversation.refusing if refusal else self._conversation.whole
                 for message in goes_out(exchange, reply.body):
-                    await self._send(message)
+                    await self._send(message, exchange)
             if not exchange.modern:
                 self._look(reply)
             return
@@ -389,7 +390,7 @@ class _Connection:
                 for event in decoder.feed(chunk):
                     if event.data and exchange is not None:
                         for message in self._conversation.outgoing(exchange, event.data):
-                            await self._send(message)
+                            await self._send(message, exchange)
                     elif event.data:
                         await self._send(dx.one_line(event.data))
                     place = event.id or place
@@ -397,12 +398,18 @@ class _Connection:
             source.close()
         return place
 
-    async def _send(self, message: bytes) -> None:
+    async def _send(self, message: bytes, exchange: dx.Exchange | None = None) -> None:
+        if exchange is not None:
+            exchange.saying = True
         try:
             await self._channel.send(message)
         except HungUp:
             self._stop()
             await trio.lowlevel.checkpoint()
+        if exchange is not None:
+            exchange.saying = False
+            if exchange.modern and exchange.withdrawn:
+                self._scopes[exchange.ids[0]].cancel()
 
     def _look(self, answer: Answer) -> None:
         """A session that is no more is the end of its connection."""

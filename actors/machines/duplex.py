@@ -35,6 +35,8 @@ class Exchange(Struct, eq=False):
     """Those that have no answer yet."""
     withdrawn: set[RequestId] = field(default_factory=set)
     """Those that the client has cancelled."""
+    saying: bool = False
+    """A message of it goes out."""
 
     @property
     def listens(self) -> bool:

@@ -453,6 +453,31 @@ async def test_while_a_call_runs_somebody_reads_on_after_each_message(autojump_c
         assert tasks_in(wire.nursery) <= (1 if wire.calls else 2)
 
 
+async def test_a_message_that_goes_out_is_whole_though_its_request_is_cancelled(autojump_clock):
+    backend = alpha(held={"work"})
+    async with open_gateway(backend) as gateway, connected(gateway) as wire:
+        said, send = list[bool](), wire.send
+
+        async def slowly(message: bytes) -> None:
+            said.append(False)
+            await trio.sleep(5)
+            said[-1] = True
+            await send(message)
+
+        wire.send = slowly  # type: ignore[method-assign]
+        wire.ask(1, "tools/call", CALL, modern=True)
+        (await backend.next()).text("done")
+        await trio.sleep(1)
+        wire.tell("notifications/cancelled", {"requestId": 1})
+        await trio.sleep(10)
+        assert said == [True]
+        wire.ask(1, "tools/call", CALL, modern=True)
+        request = await backend.next()
+        wire.tell("notifications/cancelled", {"requestId": 1})
+        await request.cancelled.wait()
+        assert said == [True], "of what does not go out nothing is said"
+
+
 async def test_what_comes_while_the_connection_ends_starts_nothing(autojump_clock):
     async with open_gateway(alpha()) as gateway, connected(gateway) as wire:
         await wire.initialize()
