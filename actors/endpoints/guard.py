@@ -30,6 +30,8 @@ from actors.services import Services
 T = TypeVar("T")
 
 _NAMED: dict[str, Kind] = {subjects.CALL: "tool", "prompts/get": "prompt"}
+PINS = "pins"
+"""What a refusal of what was not accepted is told by, in place of a rule."""
 SHOWN = 200
 """Characters of a name in a log."""
 
@@ -178,6 +180,7 @@ class Guard:
         if subject is None:
             return Passed(params)
         if subject.kind == "tool" and not shown(spec, subject.name):
+            self._left_out(effect, spec, subject)
             raise errors.Refusal(self.unknown(effect, subject))
         return Passed(subject.params) if policy is None else self._judge(policy, effect, spec.name, subject)
 
@@ -204,13 +207,24 @@ class Guard:
         raise errors.Refusal(self.unknown(effect, subject))
 
     def unlisted(self, effect: fx.Dispatch, backend: str, name: str) -> None:
-        """A request names what no list shows to this client: if that is since rules hide it, this is recorded."""
-        policy, kind = self._services.table.value.policy, _NAMED.get(effect.method)
-        if policy is None or not policy.enforced or kind is None:
+        """A request names what no list shows to this client: if that is since rules or filters hide it, this is
+        recorded."""
+        table, kind = self._services.table.value, _NAMED.get(effect.method)
+        spec, policy = table.backends.get(backend), table.policy
+        if kind is None or spec is None:
+            return
+        subject = Subject(kind, name, effect.params)
+        if kind == "tool" and not shown(spec, name):
+            self._left_out(effect, spec, subject)
+            return
+        if spec.pins is not None and spec.pins.blocks:
+            self.unaccepted(effect, backend, subject)
+            return
+        if policy is None or not policy.enforced:
             return
         decision = self._stand(policy, effect.rights).decide(kind, backend, name)
         if not decision.allowed:
-            self._record(policy, effect, backend, Subject(kind, name, effect.params), decision)
+            self._record(policy, effect, backend, subject, decision)
 
     def _stand(self, policy: Policy, rights: Rights) -> Standing:
         stood = self._stood
@@ -234,6 +248,22 @@ class Guard:
             return
         tell = services.log.error if decision.failed else services.log.info
         self._tell(tell, "policy_refused", mode, effect, backend, subject, outcome=outcome, rule=decision.rule)
+
+    def _left_out(self, effect: fx.Dispatch, spec: BackendSpec, subject: Subject) -> None:
+        """A server's own filters do not let a tool through."""
+        disabled = any(fnmatchcase(subject.name, pattern) for pattern in spec.disabled_tools)
+        rule = f"mcpServers.{spec.name}.{'disabledTools' if disabled else 'enabledTools'}"
+        self._refused(effect, "policy_refused", spec.name, subject, rule)
+
+    def unaccepted(self, effect: fx.Dispatch, backend: str, subject: Subject) -> None:
+        """What is asked for is not defined as it was accepted."""
+        from actors.protocol.lookalikes import shown as written_out  # only where there are pins
+
+        subject = subject._replace(name=written_out(subject.name[:SHOWN]))
+        self._refused(effect, "pin_refused", backend, subject, PINS)
+
+    def _refused(self, effect: fx.Dispatch, event: str, backend: str, subject: Subject, rule: str) -> None:
+        self._tell(self._services.log.info, event, "enforce", effect, backend, subject, outcome="deny", rule=rule)
 
     def limited(self, effect: fx.Dispatch, backend: str, subject: Subject, verdict: Verdict, *, enforced: bool) -> None:
         """Limits do not let a request through, or would not."""

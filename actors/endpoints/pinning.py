@@ -187,9 +187,8 @@ class Pinning:
             self._hold(effect, spec.name, passed, method)
             return False
         if not known or seen is None or not pins.allows(subject.kind, subject.name, seen.held):
-            services, name = self._endpoint.services, shown(subject.name[:SHOWN])
-            services.telemetry.count("stagedoor_pin_refusals_total", (spec.name,))
-            services.log.info("pin_refused", server=spec.name, kind=subject.kind, item=name)
+            self._endpoint.services.telemetry.count("stagedoor_pin_refusals_total", (spec.name,))
+            self._endpoint.guard.unaccepted(effect, spec.name, subject)
             raise errors.Refusal(self._endpoint.guard.unknown(effect, subject))
         if self._endpoint.merged is not None:
             self._passed[effect.call] = effect, subject

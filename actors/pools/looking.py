@@ -8,12 +8,16 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from msgspec import Raw
 
+from actors.elicited import who_asks
+from actors.endpoints.guard import PINS
 from actors.endpoints.pinning import LISTED_IN, LOOK_AGAIN, LOOK_WITHIN, LOOKS, SHOWN, tell_all, unseen
 from actors.machines.upstream.events import ServerInfo
+from actors.ports import Principal
 from actors.protocol import subjects
 from actors.protocol.lookalikes import shown
 from actors.protocol.methods import CHANGED, METHODS, UNSUBSCRIBE
 from actors.protocol.pins import Pins
+from actors.protocol.policy import called
 from actors.protocol.subjects import Subject
 from actors.services import Services
 from actors.upstreams import messages as um
@@ -44,8 +48,11 @@ class _Seen(NamedTuple):
 class Looking:
     """Of one pool."""
 
-    def __init__(self, backend: str, services: Services, now: Callable[[], float], ask: Ask) -> None:
+    def __init__(
+        self, backend: str, principal: Principal, services: Services, now: Callable[[], float], ask: Ask
+    ) -> None:
         self._backend = backend
+        self._principal = principal
         self._services = services
         self._now = now
         self._ask = ask
@@ -75,7 +82,7 @@ class Looking:
             if pins.allows(subject.kind, subject.name, held):
                 send()
             else:
-                self._told_refusal(subject)
+                self._told_refusal(subject, call)
                 refuse(subjects.unknown(call.method, subject).raw)
 
         method = LISTED_IN[subject.kind]
@@ -112,10 +119,15 @@ class Looking:
         same = over.server_info is not None and seen.server_info is over.server_info and seen.pins == pins
         return same and self._now() - seen.at < LOOK_AGAIN
 
-    def _told_refusal(self, subject: Subject) -> None:
+    def _told_refusal(self, subject: Subject, call: um.Call) -> None:
         services, name = self._services, shown(subject.name[:SHOWN])
         services.telemetry.count("stagedoor_pin_refusals_total", (self._backend,))
-        services.log.info("pin_refused", server=self._backend, kind=subject.kind, item=name)
+        why = {"mode": "enforce", "outcome": "deny", "rule": PINS, "server": self._backend}
+        who = called(self._principal.name, call.rights)
+        services.log.info("pin_refused", kind=subject.kind, item=name, principal=who, **why)
+        if services.audit.on:
+            about = who_asks(self._principal, call.rights, None)
+            services.audit.record("deny", item=f"{subject.kind}:{name}", **why, **about)
 
     def forget(self, number: int) -> bool:
         """Nobody waits for this call any more; whether it was not sent yet."""

@@ -751,7 +751,7 @@ class PoolActor(Evictable):
         if self._looking is None:
             from actors.pools.looking import Looking  # only where there are pins
 
-            self._looking = Looking(self._backend, self._services, self.ctx.now, self._request)
+            self._looking = Looking(self._backend, self._key.principal, self._services, self.ctx.now, self._request)
 
         def refuse(error: Raw) -> None:
             self._step(ev.Ended(call.call, False, error))

@@ -47,7 +47,7 @@ MEMBERS: Final = {
     "principal": "who asked",
     "problem": "what was wrong, in words",
     "reason": "why, in a word",
-    "rule": "the rule that decided",
+    "rule": "the rule that decided; or `pins`, or the filter of a server (`mcpServers.NAME.disabledTools`)",
     "scopes": "that were granted",
     "server": "the MCP server, by its name in the configuration",
     "session": "the handle of the session",
@@ -108,8 +108,8 @@ EVENTS: Final = {
         ),
         Event(
             "deny",
-            "a rule refused something, or a limit did (`outcome` is `limited`, and `count` more within 10 s); or under "
-            '`"policyMode": "observe"` would have',
+            "a rule refused something, or pins or a filter did, or a limit (`outcome` is `limited`, and `count` more "
+            'within 10 s); or under `"policyMode": "observe"` would have',
             ("mode", "item", "outcome", "rule", "server", "args", *WHO, *WHERE, "count"),
             refusal=True,
         ),

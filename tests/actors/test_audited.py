@@ -161,6 +161,21 @@ async def test_what_a_rule_refuses_says_by_which_way_it_came(autojump_clock, tra
         assert trail.of("deny")[0]["session"] == trail.of("session")[0]["session"]
 
 
+@pytest.mark.parametrize("endpoint", ["", "alpha"])
+async def test_what_a_filter_of_a_server_refuses_is_told_with_its_filter(autojump_clock, trail, endpoint):
+    named = "{}" if endpoint else "alpha__{}"
+    async with open_gateway(server(enabled_tools=("e*",), disabled_tools=("echo",)), **watched(trail)) as gateway:
+        for client in (await gateway.connect(endpoint, principal=ANN), pooled.client(gateway, ANN, endpoint=endpoint)):
+            for tool in ("echo", "work"):
+                await client.begin("tools/call", {"name": named.format(tool), "arguments": {}}).error()
+        told = [(line["era"], line["principal"], line["item"], line["rule"]) for line in trail.of("deny")]
+        assert told == [
+            (era, "ann", f"tool:{tool}", f"mcpServers.alpha.{rule}")
+            for era in ("legacy", "modern")
+            for tool, rule in (("echo", "disabledTools"), ("work", "enabledTools"))
+        ]
+
+
 async def test_the_address_comes_along_to_the_replica_that_writes_the_line(autojump_clock, trail):
     async with open_replicas(2, server(kind="http"), **watched(trail)) as (one, two):
         client = await one.connect(principal=ANN)

@@ -383,6 +383,21 @@ async def test_each_difference_has_one_line_in_the_audit_trail(autojump_clock: M
         assert len(lines[0]["before"]) == len(lines[0]["after"]) == 64
 
 
+@BOTH
+@ENDPOINTS
+async def test_11_each_refusal_has_a_line_in_the_audit_trail(era: str, endpoint: str, autojump_clock: MockClock):
+    backend, audit = alpha(), Trail()
+    async with open_gateway(*with_pins(backend), audit=audit, groups=GROUPS) as gateway:
+        poisoned(backend)
+        client = await client_of(era, gateway, endpoint)
+        await names(client)
+        for name in ("read", "new\u202ename"):
+            await refused(client, "tools/call", {"name": named(endpoint, name), "arguments": {}})
+        lines = [values for event, values in audit.lines if event == "deny"]
+        assert [(one["server"], one["rule"], one["outcome"]) for one in lines] == [("alpha", "pins", "deny")] * 2
+        assert [one["item"] for one in lines] == ["tool:read", "tool:new\\u{202E}name"]
+
+
 async def test_a_list_full_of_new_things_has_some_lines_and_the_number_of_the_others(autojump_clock: MockClock):
     backend, audit = alpha(), Trail()
     async with open_gateway(*with_pins(backend), audit=audit) as gateway:
