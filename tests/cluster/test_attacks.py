@@ -313,17 +313,20 @@ async def test_16_long_streams_at_any_replica_end_with_their_token_and_go_on_wit
     async with replicas(alpha) as (one, two):
         ann = WireClient(one.http, "/mcp/alpha", token=one.token("ann"))
         await ann.connect()
-        short = two.token("ann", LEFT - SKEW)
-        stream = await at(ann, two, short).listen()  # of a session that the other one has
+
+        def short() -> str:
+            return two.token("ann", LEFT - SKEW)
+
+        stream = await at(ann, two, short()).listen()  # of a session that the other one has
         alpha.upstreams[0].notify("notifications/message", {"level": "info", "data": "one"})
         await stream.message("notifications/message")
-        socket = await two.socket("/ws/alpha", short)
+        socket = await two.socket("/ws/alpha", short())
         await socket.initialize()
         accepts = ("accept", "text/event-stream")
-        kept, left = (two.http.begin("GET", "/sse/alpha", [accepts, bearer(short)]) for _ in range(2))
-        listening = await ModernWire(two.http, "/mcp/alpha", token=short).listen(tools=True)
-        place = (await kept.event()).data  # type: ignore[union-attr]
+        listening = await ModernWire(two.http, "/mcp/alpha", token=short()).listen(tools=True)
+        left, kept = (two.http.begin("GET", "/sse/alpha", [accepts, bearer(short())]) for _ in range(2))
         await left.event()
+        place = (await kept.event()).data  # type: ignore[union-attr]
         ping = b'{"jsonrpc":"2.0","id":1,"method":"ping"}'
         fresh = [bearer(one.token("ann")), ("content-type", "application/json")]
         assert await one.http.begin("POST", place, fresh, ping).head() == 202  # by mail

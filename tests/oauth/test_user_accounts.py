@@ -163,7 +163,7 @@ async def test_a_modern_call_is_answered_with_the_page_and_goes_on_when_it_comes
         assert [line["era"] for line in gateway.trail.of("connect")] == ["modern"]
 
 
-async def test_a_page_knows_nobody_whose_access_was_taken_away(tmp_path: Path) -> None:
+async def test_16_a_page_knows_nobody_whose_access_was_taken_away(tmp_path: Path) -> None:
     async with opened(tmp_path) as (world, gateway):
         ann, bob = Browser(gateway, world, "ann"), Browser(gateway, world, "bob")
         for browser in (ann, bob):
