@@ -59,12 +59,13 @@ CRASH_WINDOW = 60.0
 
 def session_key(session_id: str) -> SessionKey:
     """What a session is called everywhere but on the wire: the id itself is a secret of its client."""
-    key = _key if len(session_id) <= ID_CHARACTERS else _key.__wrapped__
+    key = short_key if len(session_id) <= ID_CHARACTERS else short_key.__wrapped__
     return key(session_id)
 
 
 @lru_cache(KEYS_REMEMBERED)
-def _key(session_id: str) -> SessionKey:
+def short_key(session_id: str) -> SessionKey:
+    """The same of what may be an id, which is remembered."""
     return hashlib.sha256(session_id.encode("utf-8", "replace")).hexdigest()[:32]
 
 
