@@ -42,7 +42,8 @@ async def examine(settings: Settings) -> list[dict[str, Any]]:
 
 
 async def _examine(settings: Settings, spec: BackendSpec) -> dict[str, Any]:
-    alone = replace(spec, sharing="shared", idle_stop=None)  # one process, whoever asks it for its lists
+    # One process, whoever asks it for its lists, and without the key of a user: nobody is there to give one.
+    alone = replace(spec, sharing="shared", idle_stop=None, auth=None)
     endpoint = Endpoint(spec.name, "transparent", (spec.name,))
     merged = Endpoint("", "aggregate", (spec.name,))
     table = Table({spec.name: alone}, {spec.name: endpoint, "": merged}, settings.table.separator)
@@ -76,7 +77,8 @@ async def _visit(spec: BackendSpec, client: Client) -> dict[str, Any]:
 def _advice(spec: BackendSpec, cost: Cost, tools: list[dict[str, Any]]) -> str:
     if spec.sharing != "session":
         return ""
-    if tools and all((tool.get("annotations") or {}).get("readOnlyHint") is True for tool in tools):
+    only_reads = tools and all((tool.get("annotations") or {}).get("readOnlyHint") is True for tool in tools)
+    if only_reads and spec.auth is None:  # what has a user's key is his alone
         return 'by its own word all its tools only read: "sharing": "shared" may do, one process for everybody'
     if cost.memory >= MUCH or cost.processes > 1:
         return 'each session has that: "sharing": "principal" is one for each user'

@@ -65,6 +65,18 @@ def test_each_process_is_measured_with_what_it_has_started_and_advised_on(config
     assert found["shared"]["advice"] == ""
 
 
+def test_one_that_is_started_with_a_users_key_is_started_without(config: Path) -> None:
+    file = json.loads(config.read_text())
+    keyed = {**file["mcpServers"]["reader"], "auth": {"mode": "key", "variable": "SERVICE_KEY"}}
+    auth = {"tokens": {"ann": "anns-token-of-some-length"}, "browser": {"mode": "token"}}
+    config.write_text(json.dumps({"mcpServers": {"keyed": keyed}, "gateway": {"auth": auth}}))
+    done = run("--json", config)
+    assert done.exit_code == 0, done.output
+    [found] = json.loads(done.stdout)
+    assert (found["name"], found["processes"], found["tools"]) == ("keyed", 2, 1)
+    assert "shared" not in found["advice"]
+
+
 def test_one_that_does_not_start_is_named_and_the_others_are_examined(config: Path) -> None:
     file = json.loads(config.read_text())
     servers = {"broken": {"command": sys.executable, "args": ["-c", "raise SystemExit(3)"]}}
