@@ -207,8 +207,8 @@ class Guard:
         raise errors.Refusal(self.unknown(effect, subject))
 
     def unlisted(self, effect: fx.Dispatch, backend: str, name: str) -> None:
-        """A request names what no list shows to this client: if that is since rules or filters hide it, this is
-        recorded."""
+        """A request names what no list shows to this client: if that is since filters, rules or pins hide it,
+        this is recorded."""
         table, kind = self._services.table.value, _NAMED.get(effect.method)
         spec, policy = table.backends.get(backend), table.policy
         if kind is None or spec is None:
@@ -217,14 +217,13 @@ class Guard:
         if kind == "tool" and not shown(spec, name):
             self._left_out(effect, spec, subject)
             return
+        if policy is not None and policy.enforced:
+            decision = self._stand(policy, effect.rights).decide(kind, backend, name)
+            if not decision.allowed:
+                self._record(policy, effect, backend, subject, decision)
+                return
         if spec.pins is not None and spec.pins.blocks:
             self.unaccepted(effect, backend, subject)
-            return
-        if policy is None or not policy.enforced:
-            return
-        decision = self._stand(policy, effect.rights).decide(kind, backend, name)
-        if not decision.allowed:
-            self._record(policy, effect, backend, subject, decision)
 
     def _stand(self, policy: Policy, rights: Rights) -> Standing:
         stood = self._stood

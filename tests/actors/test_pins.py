@@ -12,6 +12,7 @@ from trio.testing import MockClock
 
 from actors.endpoints.pinning import TOLD
 from actors.protocol.pins import Pins
+from actors.protocol.policy import Policy, Rule, item
 from tests.support.door_client import Client, RpcError
 from tests.support.harness import Gateway, open_gateway
 from tests.support.mcp_backend import Backend, Request, resource, tool
@@ -507,3 +508,16 @@ class Kept:
             self.values.pop(key, None)
         else:
             self.values[key] = value
+
+
+@BOTH
+@ENDPOINTS
+async def test_what_a_rule_hides_is_told_with_the_rule_though_there_are_pins(
+    era: str, endpoint: str, autojump_clock: MockClock
+):
+    audit = Trail()
+    async with open_gateway(*with_pins(alpha()), audit=audit, groups=GROUPS) as gateway:
+        gateway.change(policy=Policy((Rule("policy[0]", allow=(item("alpha:*"),), deny=(item("alpha:read"),)),)))
+        client = await client_of(era, gateway, endpoint)
+        await refused(client, "tools/call", {"name": named(endpoint, "read"), "arguments": {}})
+        assert [values["rule"] for event, values in audit.lines if event == "deny"] == ["policy[0]: deny alpha:read"]
