@@ -60,6 +60,9 @@ issuers: setup build/issuers/.stamp ## Try what goes to Keycloak and mock-oauth2
 lock: ## Resolve every lock file anew (needs uv).
 	scripts/lock.sh
 
+# What was fetched once is not asked for again: the lock says what it must be.
+NPM_CI := npm ci --prefer-offline --no-audit --no-fund --loglevel=error
+
 SDKS := $(patsubst tests/sdks/%.lock,.venv-sdks/%/.stamp,$(wildcard tests/sdks/*.lock))
 
 # Clients and servers in other languages are built where their toolchains are; elsewhere their tests are skipped.
@@ -128,10 +131,10 @@ build/issuers/.stamp: scripts/make-issuers.sh tests/e2e/issuers/pom.xml
 
 tests/deploy/models/.stamp: tests/deploy/models/package-lock.json scripts/need-npm.sh
 	scripts/need-npm.sh
-	npm ci --prefix tests/deploy/models --loglevel=error
+	$(NPM_CI) --prefix tests/deploy/models
 	@touch $@
 
 tests/node/.stamp: tests/node/package-lock.json tests/node/package.json scripts/need-npm.sh
 	scripts/need-npm.sh
-	npm ci --prefix tests/node --loglevel=error
+	$(NPM_CI) --prefix tests/node
 	@touch $@

@@ -17,7 +17,8 @@ if [ $# -gt 0 ]; then
   exit 1
 fi
 cores=$(getconf _NPROCESSORS_ONLN)
-at_once=$(((3 * cores + 1) / 2)) # of each queue
+at_once=$(((3 * cores + 1) / 2)) # of the first queue
+waiting=$((2 * cores))           # of the second, most of whose lots start programs
 alone=( # those that need no tools
   tests/faults/test_plans.py
   "tests/faults/test_[!p]*.py tests/faults/test_p[!l]*.py"
@@ -36,19 +37,18 @@ alone=( # those that need no tools
   tests/runtime
 )
 lots=(
-  "tests/e2e/test_[s-z]*.py"
+  tests/matrix
   tests/deploy
   tests/conformance/test_conformance.py
-  tests/matrix
-  "tests/e2e/test_c*.py"
-  "tests/e2e/test_f*.py"
+  "tests/conformance/test_[!c]*.py tests/conformance/test_client_mode.py" # of the same runs of the suite
+  tests/chaos
+  "tests/e2e/test_[abde]*.py"
   "tests/e2e/test_[g-q]*.py"
+  "tests/e2e/test_[s-z]*.py"
   "tests/gateway/[a-c]*"
   "tests/gateway/[!_a-c]*"
-  "tests/conformance/test_[!c]*.py tests/conformance/test_client_mode.py" # of the same runs of the suite
-  "tests/e2e/test_r*.py"
-  "tests/e2e/test_[abde]*.py"
-  tests/chaos
+  "tests/e2e/test_[cr]*.py"
+  "tests/e2e/test_f*.py"
 )
 for folder in tests/*/; do
   folder=${folder%/}
@@ -83,17 +83,17 @@ lot() { # PATHS as a pattern: runs them; the name of the log says how it ended
 }
 export -f lot
 
-queue() { # LOTS...
-  printf '%s\0' "$@" | xargs -0 -n 1 -P "$at_once" bash -c 'lot "$1"' lot
+queue() { # AT_ONCE LOTS...
+  printf '%s\0' "${@:2}" | xargs -0 -n 1 -P "$1" bash -c 'lot "$1"' lot
 }
 
 set -m # a group of processes of its own, for an end by ^C is told to it
-queue "${alone[@]}" &
+queue "$at_once" "${alone[@]}" &
 beside=$!
 set +m
 trap 'kill -INT -- "-$beside"; exit 130' INT TERM
 if $TOOLS; then
-  queue "${lots[@]}"
+  queue "$waiting" "${lots[@]}"
 else
   echo "tests.sh: FAILED: the rest was not run, for what it needs could not be set up, or the style is not ours" >&2
   false
