@@ -38,7 +38,7 @@ def cut(endpoint: str, prefix: str, kind: str) -> Scenario:
 
     async def scenario(scope: trio.CancelScope) -> None:
         alpha = Backend("alpha", tools=("echo", "work"), held={"work"}, kind=kind, timeout=30.0)
-        async with open_gateway(alpha, Backend("beta"), link_idle=20.0) as gateway:
+        async with open_gateway(alpha, Backend("beta"), link_idle=20.0, idle_ttl=400.0) as gateway:
             before = gateway.left()
 
             async def serve() -> None:
@@ -70,7 +70,7 @@ def cut(endpoint: str, prefix: str, kind: str) -> Scenario:
             for alive in gateway.actors.sessions.table.values():
                 assert not kept_by(alive.ref.cell.actor), kept_by(alive.ref.cell.actor)
             assert gateway.left()["requests"] == gateway.left()["streams"] == 0
-            await trio.sleep(1900)  # the session's idle time
+            await trio.sleep(500)  # the session's idle time
             assert gateway.left() == before
             assert alpha.open == []
 
