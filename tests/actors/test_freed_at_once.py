@@ -22,7 +22,9 @@ from tests.support.modern_client import ModernClient
 
 MAY = {"sampling": {}, "elicitation": {}, "roots": {}}
 FORM = {"message": "?", "requestedSchema": {"type": "object", "properties": {}}}
-LONG = 4000.0
+IDLE = 600.0
+"""Seconds for which a session may be idle here: what the clock passes through meanwhile is work, too."""
+LONG = 1600.0
 """Seconds after which whatever ends by itself has ended: sessions, connections, brokers, exchanges, kept streams."""
 
 Scenario = Callable[[Gateway, Backend], Awaitable[None]]
@@ -127,7 +129,7 @@ SESSIONS: list[Scenario] = [
 
 
 async def measured(scenario: Scenario, *backends: Backend, **limits: Any) -> None:
-    async with open_gateway(*backends, **limits) as gateway:
+    async with open_gateway(*backends, **{"idle_ttl": IDLE, **limits}) as gateway:
 
         async def once() -> None:
             await scenario(gateway, backends[0])
@@ -255,7 +257,7 @@ async def test_thousands_of_sessions_that_came_and_went_leave_no_memory_behind(a
     server_info = {"protocolVersion": revision, "capabilities": may, "clientInfo": {"name": "t", "version": "1"}}
     initialize = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": server_info}).encode()
     initialized = b'{"jsonrpc":"2.0","method":"notifications/initialized"}'
-    async with open_gateway(Backend("alpha", kind="http")) as gateway:
+    async with open_gateway(Backend("alpha", kind="http"), idle_ttl=IDLE) as gateway:
         door = gateway.actors.door
 
         async def opened() -> dict[str, str]:
