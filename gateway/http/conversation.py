@@ -96,7 +96,7 @@ class WebSocketChannel:
     ) -> None:
         self._standing = standing
         self.peer = peer
-        self.keep_alive = keep_alive
+        self._keep_alive = keep_alive
         self._receive = receive
         self._send = send
         self._socket = socket
@@ -113,16 +113,19 @@ class WebSocketChannel:
     def listen(self, ready: Callable[[], object]) -> None:
         self._socket.listen(ready)
 
+    @property
+    def patience(self) -> float:
+        """As in `Visited`: until the next ping, or the end of the token."""
+        return self._standing.look(self._keep_alive)
+
     def visit(self) -> None:
         """As in `Visited`."""
         self._socket.wake()
 
     async def receive(self) -> bytes | None:
         while not self._standing.over:
-            message = await self._standing.within(self._receive)
+            message = await self._receive()
             await self._standing.others()
-            if message is None:
-                continue
             if message["type"] == "websocket.receive":
                 return None if self._standing.over else bytes(message["text"].encode())
             if message["type"] != "websocket.woken":
@@ -130,7 +133,7 @@ class WebSocketChannel:
             if self._pinged is None or self._socket.heard >= self._pinged:
                 self._pinged = trio.current_time()
                 await self._send({"type": "websocket.ping"})
-            elif trio.current_time() - self._pinged >= self.keep_alive / 2:  # it was said late if nobody looked up
+            elif trio.current_time() - self._pinged >= self._keep_alive / 2:  # it was said late if nobody looked up
                 raise HungUp
         return None  # what is under way is answered still
 

@@ -97,7 +97,7 @@ class SseChannel:
         self._standing = standing
         self._send = send
         self._messages = messages
-        self.keep_alive = keep_alive
+        self._keep_alive = keep_alive
         self._writing = Turns()
 
     @property
@@ -112,13 +112,18 @@ class SseChannel:
     def listen(self, ready: Callable[[], object]) -> None:
         self._messages.listen(ready)
 
+    @property
+    def patience(self) -> float:
+        """As in `Visited`: until the next comment, or the end of the token."""
+        return self._standing.look(self._keep_alive)
+
     def visit(self) -> None:
         """As in `Visited`."""
         self._messages.wake()
 
     async def receive(self) -> bytes | None:
         while not self._standing.over:
-            message = await self._standing.within(self._messages.receive)
+            message = await self._messages.receive()
             if message is not None:
                 self._standing.renewed(self._messages.rights)
                 return message

@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable
 from math import inf
 from time import time
-from typing import Final, TypeAlias, TypeVar
+from typing import Final, TypeAlias
 
 import trio
 
@@ -20,9 +20,6 @@ UNKNOWN: Final = 503
 
 async def _as_before() -> None:
     return None
-
-
-T = TypeVar("T")
 
 
 class Standing:
@@ -75,14 +72,11 @@ class Standing:
         """Whether it may go on no more."""
         return self.left <= 0 or self.withdrawn
 
-    async def within(self, wait: Callable[[], Awaitable[T]]) -> T | None:
-        """What comes of a wait; None: the token ends before that."""
+    def look(self, seconds: float) -> float:
+        """After how long it is to be looked at again that is looked at every so many seconds: sooner where the token
+        ends before."""
         left = self.left
-        if left == inf:
-            return await wait()
-        with trio.move_on_after(left):
-            return await wait()
-        return None
+        return left if 0 < left < seconds else seconds
 
     @property
     def withdrawn(self) -> bool:

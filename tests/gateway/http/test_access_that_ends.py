@@ -78,6 +78,19 @@ async def test_16_a_websocket_ends_with_its_token(autojump_clock: Any, site: Ope
         assert [r.params["arguments"] for r in alpha.asked_for("tools/call")] == [{"text": "x"}, {}]
 
 
+async def test_16_a_websocket_ends_with_its_token_also_while_a_call_runs(autojump_clock: Any, site: Open) -> None:
+    """Nobody waits for its client then. What is under way has as long as in a drain."""
+    async with site() as (at, alpha):
+        socket = await at.socket("/ws/alpha", at.token("ann", LIFE))
+        await socket.initialize()
+        await trio.sleep(LIFE + SKEW - 1)
+        socket.say(2, "tools/call", {"name": "slow", "arguments": {}})
+        await begun(alpha)
+        with trio.fail_after(1 + Limits().drain_deadline + 1):
+            await socket.over.wait()
+        assert socket.closed == 1008
+
+
 async def test_16_a_stream_of_2024_11_05_ends_with_its_token_and_a_fresh_one_keeps_it(
     autojump_clock: Any, site: Open
 ) -> None:

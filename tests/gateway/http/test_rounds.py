@@ -15,8 +15,8 @@ from gateway.http.standing import Standing
 
 
 class Guest:
-    def __init__(self, keep_alive: float) -> None:
-        self.keep_alive = keep_alive
+    def __init__(self, patience: float) -> None:
+        self.patience = patience
         self.visits: list[float] = []
 
     def visit(self) -> None:
@@ -33,6 +33,21 @@ async def test_each_is_visited_after_its_seconds_again_and_again(autojump_clock)
         await trio.sleep(51)
         assert [round(at - began) for at in early.visits] == [25, 50]
         assert [round(at - began) for at in late.visits] == [35, 60]
+
+
+async def test_who_has_less_patience_is_not_kept_waiting_by_others(autojump_clock):
+    rounds, began = Rounds(), trio.current_time()
+    guests = [Guest(25), Guest(3), Guest(10)]
+    async with rounds.going():
+        for guest in guests:
+            rounds.add(guest)
+        await trio.sleep(4)
+        guests[1].patience = -1.0  # it is over by its own clock
+        await trio.sleep(22)
+        assert [round(at - began) for at in guests[0].visits] == [25]
+        assert [round(at - began) for at in guests[2].visits] == [10, 20]
+        assert [round(at - began) for at in guests[1].visits[:2]] == [3, 6]
+        assert len(guests[1].visits) < 300
 
 
 async def test_who_was_dropped_is_visited_no_more_and_others_go_on(autojump_clock):
