@@ -14,19 +14,15 @@ import trio
 from actors.duplex import Duplex
 from actors.protocol.table import Limits
 from actors.protocol.versions import LATEST_HANDSHAKE
-from actors.runtime import open_system
 from actors.tree import GatewayActors
-from gateway import lifecycle
 from gateway.calling import INFO, LISTED, Asking, Entries, open_url
 from gateway.cli.client import Client, ClientFailedError, Kind, Target, UrlTarget
 from gateway.client import Client as Session
 from gateway.client import open_client as open_session
 from gateway.config import Settings
+from gateway.embedding import open_actors
 from gateway.inside import Inside
-from gateway.observability.logging import get_log
-from gateway.observability.metrics import Metrics
 from gateway.servers import servers_of
-from gateway.upstream_auth import open_authorizing
 
 AT_ONCE = 16
 """Servers that are connected to at one time."""
@@ -123,25 +119,10 @@ async def open_client(target: Target) -> AsyncIterator[Client]:
 async def open_configured(target: Settings) -> AsyncIterator[ConfiguredClient]:
     """A client of what a configuration names, without a gateway."""
     # Whoever asks once wants the whole list.
-    table, limits = target.table, replace(target.limits, list_deadline=target.limits.link_connect)
-    log, metrics = get_log("stagedoor.cli"), Metrics()
-    key = lifecycle.ephemeral_sealer()
+    whole = replace(target, limits=replace(target.limits, list_deadline=target.limits.link_connect))
     async with (
-        lifecycle.open_store("memory://", limits, log) as store,
-        open_authorizing(store.shelf, key, log) as authorizing,
-        lifecycle.open_connector(
-            log,
-            metrics,
-            limits,
-            target.secrets,
-            credentials=authorizing.credentials,
-            key=authorizing.key,
-            new_privileges=target.new_privileges,
-        ) as connector,
-        open_system(lifecycle.crash_logger(log, metrics)) as system,
+        open_actors(whole) as (actors, duplex),
+        trio.open_nursery() as nursery,
+        open_inside(actors, duplex, nursery) as client,
     ):
-        actors = GatewayActors(system, lifecycle.services_for(table, limits, store, connector, key, metrics, log))
-        async with trio.open_nursery() as nursery, open_inside(actors, Duplex(actors.door, limits), nursery) as client:
-            yield client
-        with trio.move_on_after(limits.drain_deadline):
-            await system.drain(limits.drain_deadline)
+        yield client

@@ -92,7 +92,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name == "open_client":
-        from gateway.client import open_client
+        from stagedoor import opening
 
-        return open_client
+        return opening.open_client
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -23,9 +23,13 @@ def native_settings(target: str, reload: bool = False) -> Settings:
         raise ConfigError([Problem(str(error), file=target)]) from error
     except ConfigError as error:
         raise ConfigError([replace(problem, file=target) for problem in error.problems]) from error
+    return replace(settings_of(server, digest=target), reload=loaded)
+
+
+def settings_of(server: Any, *, digest: str) -> Settings:
+    """The same of a server that is there."""
     spec = BackendSpec(NAME, NativeTarget(server))
-    table = Table({NAME: spec}, {"": Endpoint("", "transparent", (NAME,))}, digest=target)
-    return Settings(table, prestart=False, reload=loaded)
+    return Settings(Table({NAME: spec}, {"": Endpoint("", "transparent", (NAME,))}, digest=digest), prestart=False)
 
 
 def load_server(target: str, before: Loaded | None = None) -> Loaded:

@@ -84,6 +84,7 @@ async def websocket(nursery: trio.Nursery) -> str:
 
 WAYS: dict[str, tuple[Callable[[Programs], Any], str | None, str]] = {
     "native": (in_memory, None, "2025-11-25"),
+    "native without sessions": (in_memory, "2026-07-28", "2026-07-28"),
     "gateway": (by_gateway, None, "2026-07-28"),
     "gateway with sessions": (by_gateway, "2025-11-25", "2025-11-25"),
     "gateway of old": (by_gateway, "2025-06-18", "2025-06-18"),
