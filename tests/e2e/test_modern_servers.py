@@ -26,15 +26,20 @@ FIXTURE = str(ROOT / "tests" / "conformance" / "fixture")
 MODERN = "2026-07-28"
 
 
+@pytest.fixture(scope="module")
+def fixture(shared_programs: Programs) -> list[str]:
+    """Starts the server at once."""
+    return shared_programs.forks("fixture", [sys.executable, FIXTURE])
+
+
 @pytest.fixture(scope="module", params=["stdio-modern", "http-modern", "stdio-dual", "http-dual"])
-def gateway(request: pytest.FixtureRequest, shared_programs: Programs) -> Gateway:
+def gateway(request: pytest.FixtureRequest, fixture: list[str], shared_programs: Programs) -> Gateway:
     """The gateway in front of the server."""
     transport, era = request.param.split("-")
-    server: dict[str, Any] = {"command": sys.executable, "args": [FIXTURE, "--era", era]}
+    server: dict[str, Any] = {"command": fixture[0], "args": [*fixture[1:], "--era", era]}
     if transport == "http":
         port = free_port()
-        command = [sys.executable, FIXTURE, "--era", era, "--http", str(port)]
-        shared_programs.start("far", command, ready=accepts(port))
+        shared_programs.start("far", [*fixture, "--era", era, "--http", str(port)], ready=accepts(port))
         server = {"type": "http", "url": f"http://127.0.0.1:{port}/mcp"}
     return shared_programs.gateway({"mcpServers": {"far": server}})
 
