@@ -23,7 +23,7 @@ LATER = frozenset({0, 429, 502, 503, 504})
 GIVE_UP = 90.0
 """Seconds, on a machine of usual speed, after which a client no longer waits."""
 THINKS = (0.2, 1.4)
-"""Seconds between two calls of a client, from and to."""
+"""Seconds between two calls of a client, from and to, on a machine of usual speed."""
 TOOLS = {"quick": 24, "work": 8, "cut": 4, "ask": 4, "cancel": 1}
 """What a client does, and how often. `cut`: it works, and the client loses its connection on purpose. `cancel`: it
 works, and the client has changed its mind."""
@@ -83,7 +83,7 @@ class Client:
             call = await self.call(self._chance.choice(backends), self._pick())
             if call.result is None:
                 await trio.sleep(0.5)
-            await trio.sleep(self._chance.uniform(*THINKS))
+            await trio.sleep(self._chance.uniform(*THINKS) * self._story.pace)
 
     def _pick(self) -> str:
         return self._chance.choices(tuple(TOOLS), tuple(TOOLS.values()))[0]

@@ -78,7 +78,7 @@ async def live(who: str, over: anyio.Event) -> None:
                 while good and not over.is_set():
                     count += 1
                     good = await call(session, f"{who}.{count}", first, chance)
-                    await anyio.sleep(chance.uniform(0.1, 1.0))
+                    await anyio.sleep(chance.uniform(0.1, 1.0) * min(float(SLOWNESS), 3.0))
         except Exception as error:  # whatever an SDK makes of a lost connection
             write(who=who, gave_up=repr(error)[:300])
         await anyio.sleep(0.5)

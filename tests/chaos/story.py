@@ -132,6 +132,8 @@ class SdkCall:
 
 
 Kind = Literal["kill", "pause", "drain"]
+SLOWEST = 3.0
+"""A machine that is slower than this gets its trouble as fast as one that is just so."""
 NEVER = float("inf")
 
 
@@ -173,6 +175,11 @@ class Story:
     slowness: float = 1.0
     deleted: dict[str, float] = field(default_factory=dict)
     unserved: list[str] = field(default_factory=list)
+
+    @property
+    def pace(self) -> float:
+        """How much longer than on a usual machine troubles, and users between two calls, let wait."""
+        return min(self.slowness, SLOWEST)
 
     def ended(self, session: str, by: float) -> bool:
         """Whether its client had ended the session by then."""

@@ -32,8 +32,6 @@ CALLS, KILLS = 2000, 20
 LONG = 600.0
 """Seconds of the long run."""
 REPLICAS = int(os.environ.get("CHAOS_REPLICAS", "3"))
-SLOWEST = 3.0
-"""A machine that is slower than this gets its trouble as fast as one that is just so."""
 TICK, LATE = 0.05, 0.2
 """Seconds: how often the clients' process looks at the clock, and how late it may be without that being a stall."""
 
@@ -69,7 +67,7 @@ async def run(ground: Ground, troubles: Sequence[Trouble], seed: int) -> None:
                 for trouble in troubles:
                     if trio.current_time() > end:
                         break
-                    await trio.sleep(trouble.after * min(story.slowness, SLOWEST))
+                    await trio.sleep(trouble.after * story.pace)
                     await ground.bring(trouble, repairs)
             while len(story.calls) < CALLS * 1.1:
                 await trio.sleep(0.5)
