@@ -1,5 +1,6 @@
 """The code in docs/native-servers.md runs and does what is said around it."""
 
+import inspect
 import re
 from pathlib import Path
 from typing import Any
@@ -118,4 +119,5 @@ def test_every_public_error_and_content_is_mentioned() -> None:
 def test_the_public_package_offers_the_whole_api() -> None:
     assert set(stagedoor.__all__) == {*gateway.native.__all__, "open_client"}
     assert all(getattr(stagedoor, name) is getattr(gateway.native, name) for name in gateway.native.__all__)
-    assert stagedoor.open_client is gateway.client.open_client
+    both = (stagedoor.open_client, gateway.client.open_client)
+    assert len({str(inspect.signature(one)) for one in both}) == len({one.__doc__ for one in both}) == 1
