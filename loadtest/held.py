@@ -93,16 +93,18 @@ async def opened(url: str, count: int, calls: int = 0) -> AsyncIterator[None]:
     """So many clients with a session each, that have made some calls and go on being there."""
     places = trio.CapacityLimiter(AT_ONCE)
 
-    async def hold(task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+    async def hold(begun: trio.Event) -> None:
         async with open_client(url, client.Session.REVISION) as one:
             for _ in range(calls):
                 await one.call_tool("bench__echo", client.ARGUMENTS)
-            task_status.started()
+            begun.set()
             await trio.sleep_forever()
 
     async def begin(nursery: trio.Nursery) -> None:
         async with places:
-            await nursery.start(hold)
+            begun = trio.Event()
+            nursery.start_soon(hold, begun)
+            await begun.wait()
 
     async with trio.open_nursery() as holding:
         async with trio.open_nursery() as beginning:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -622,6 +623,7 @@ async def test_refusals_of_one_kind_are_one_line_of_the_trail_and_a_count(autoju
             await client.call("tools/call", {"name": "alpha__read", "arguments": {"number": number}})
         for _ in range(4):
             assert (await refused(client.begin("tools/list"))).data["reason"] == "limited"
+        autojump_clock.autojump_threshold = math.inf  # it would not wait for a thread
         await journal.aclose(PATIENCE)
         lines = [json.loads(line) for line in path.read_bytes().splitlines()]
         denied = [(line["item"], line.get("count")) for line in lines if line["event"] == "deny"]
