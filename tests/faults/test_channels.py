@@ -1,9 +1,9 @@
 """The faults of tests/faults for clients of both eras on a channel, and what can happen to a channel.
 
 The promises are the same as by HTTP; nothing is resumed by the client. What a fault does behind the door is tried over
-HTTP, in scenario after scenario (`test_plans`). Here are the places where what the door says has to become what a
-channel says: each fault of a server in two scenarios, each of the store and of an actor in one, and two clients with
-the same ids where the process or a channel is what fails."""
+HTTP, in every scenario (`test_plans`). Here are the places where what the door says has to become what a channel says:
+each fault of a server in two scenarios, each of the store and of an actor in one, and two clients with the same ids
+where the process or a channel is what fails."""
 
 from __future__ import annotations
 
