@@ -250,7 +250,8 @@ class Limits:
     broker_idle: float = 900.0
     """Connections that a modern client has to a legacy server are closed after so long without use."""
     overflow_connections: int = 7
-    """To one such server over stdio: more of them, while a call waits for answers on the first. 0: others wait."""
+    """To one such server over stdio: more of them, while a call waits for answers on the first. 0: others wait, and a
+    server that never asked keeps its process after a cancel that it does not answer."""
     list_deadline: float = 3.0
     """How long merged lists wait for a server, all its lists together; then they are given without it."""
     stderr_lines: int = 10

@@ -172,9 +172,13 @@ class LegacyUpstream(Connection):
         self._calls.forget(key)
         self._subscribers.subscribed(key, False)
         if self._driver is None or not self._driver.cancel(key, reason):
-            spec = self._configured if self._profile.needs_call else None
-            asks = spec is not None and self._eras is not None and self._eras.asks(spec)
-            self._step(ev.Abandoned(key, reason, asks))
+            self._step(ev.Abandoned(key, reason, self._profile.needs_call and self._may_ask()))
+
+    def _may_ask(self) -> bool:
+        """Whether what it asks later would have to be refused, which its next call must not suffer from. Where a server
+        is to have no second process, one that never asked keeps the first, and what that remembers."""
+        known = self._eras is not None and self._eras.asks(self._configured)
+        return known or (self._services.limits.overflow_connections > 0 and not self._upstream.related)
 
     def _joined(self, join: Join) -> None:
         """What changes at the backend is told to all."""

@@ -27,7 +27,9 @@ SERVER = Path(__file__).with_name("late_asker.mjs")
 async def test_what_is_asked_for_a_cancelled_call_is_asked_in_no_other_ones_name(
     programs: Programs, node: Path
 ) -> None:
-    gateway = programs.gateway({"mcpServers": {"late": {"command": str(node), "args": [str(SERVER)]}}})
+    servers = {"late": {"command": str(node), "args": [str(SERVER)]}}
+    # So the process stays, and asks.
+    gateway = programs.gateway({"mcpServers": servers, "gateway": {"limits": {"overflowConnections": 0}}})
     asked: list[str] = []
 
     async def elicit(_context: Any, params: t.ElicitRequestParams) -> t.ElicitResult:

@@ -164,6 +164,7 @@ async def test_a_client_without_a_session_is_not_asked_and_a_later_question_reac
 
 @pytest.mark.cells([cell for cell in WITHOUT_TO_SESSIONS if cell.transport in ("channel", "ws")])
 @pytest.mark.parametrize("method", ASKS)
+@pytest.mark.limits(overflow_connections=0)
 @pytest.mark.requirement("bridge-unasked")
 async def test_whatever_it_asks_it_is_no_other_calls(stage: Stage, route: Route, method: str) -> None:
     slow = Slow(await stage.backend())
@@ -177,6 +178,7 @@ async def test_whatever_it_asks_it_is_no_other_calls(stage: Stage, route: Route,
 
 
 @JUMPING
+@pytest.mark.limits(overflow_connections=0)
 @pytest.mark.requirement("bridge-unasked")
 async def test_a_server_that_answers_what_was_cancelled_can_ask_again(stage: Stage, route: Route) -> None:
     """However late: it is done with that call."""
