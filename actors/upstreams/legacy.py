@@ -177,7 +177,8 @@ class LegacyUpstream(Connection):
     def _may_ask(self) -> bool:
         """Whether what it asks later would have to be refused, which its next call must not suffer from. Where a server
         is to have no second process, one that never asked keeps the first, and what that remembers."""
-        known = self._eras is not None and self._eras.asks(self._configured)
+        spec = self._configured
+        known = spec is not None and self._eras is not None and self._eras.asks(spec)
         return known or (self._services.limits.overflow_connections > 0 and not self._upstream.related)
 
     def _joined(self, join: Join) -> None:
