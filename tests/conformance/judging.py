@@ -33,7 +33,10 @@ class Verdicts:
         checks = json.loads((folder / "checks.json").read_text())
         bad = [check for check in checks if check["status"] in ("FAILURE", "WARNING")]
         failed = [f"{check['id']}: {check.get('errorMessage')}" for check in bad]
-        story = f"the client wrote:\n{(folder / 'stderr.txt').read_text()[-16_000:]}"
+        wrote = (folder / "stderr.txt").read_text()
+        # Its own words come before the gateway's log, which is longer than what is shown of it.
+        words = "\n".join(line for line in wrote.splitlines() if not line.startswith("{"))
+        story = f"the client wrote:\n{words[:8_000]}\nand in the end:\n{wrote[-16_000:]}"
         assert checks, story
         assert not failed, "\n".join((*failed, story))
 
