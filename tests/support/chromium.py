@@ -1,10 +1,12 @@
 """A headless Chromium at the width of a phone, which a test drives by the DevTools protocol."""
 
 import json
+import os
 import shutil
+import signal
 import subprocess
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -102,7 +104,12 @@ async def open_page(program: str, folder: Path) -> AsyncIterator[Page]:
     async with trio.open_nursery() as nursery:
         process = await nursery.start(
             lambda task_status: trio.run_process(
-                words, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, check=False, task_status=task_status
+                words,
+                stderr=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                check=False,
+                start_new_session=True,
+                task_status=task_status,
             )
         )
         try:
@@ -120,5 +127,6 @@ async def open_page(program: str, folder: Path) -> AsyncIterator[Page]:
                 await page.do("Emulation.setDeviceMetricsOverride", **phone)
                 yield page
         finally:
-            process.kill()
+            with suppress(ProcessLookupError):  # it has ended
+                os.killpg(process.pid, signal.SIGKILL)  # the program may be a script that waits for the browser
             nursery.cancel_scope.cancel()
