@@ -21,9 +21,10 @@ from gateway.wire.inproc import NativeServer
 
 
 @asynccontextmanager
-async def open_actors(settings: Settings) -> AsyncIterator[tuple[GatewayActors, Duplex]]:
-    """The actors of what a configuration names, and the way to them by channels; they drain in the end."""
-    table, limits, log, metrics = settings.table, settings.limits, get_log("stagedoor.cli"), Metrics()
+async def open_actors(settings: Settings, logger: str) -> AsyncIterator[tuple[GatewayActors, Duplex]]:
+    """The actors of what a configuration names, and the way to them by channels; they drain in the end. `logger` is
+    what their lines in the log are of."""
+    table, limits, log, metrics = settings.table, settings.limits, get_log(logger), Metrics()
     key = lifecycle.ephemeral_sealer()
     async with (
         lifecycle.open_store("memory://", limits, log) as store,
@@ -50,7 +51,8 @@ async def open_embedded(server: NativeServer) -> AsyncIterator[Inside]:
     """A transport to this server as it is, by way of the actors. What the block raises comes out as it is."""
     block = _Block()
     try:
-        async with open_actors(settings_of(server, digest="embedded")) as (_, duplex), trio.open_nursery() as nursery:
+        settings = settings_of(server, digest="embedded")
+        async with open_actors(settings, "stagedoor.client") as (_, duplex), trio.open_nursery() as nursery:
             transport = Inside(duplex, "", nursery)
             with block:
                 yield transport

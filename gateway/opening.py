@@ -121,7 +121,7 @@ async def open_configured(target: Settings) -> AsyncIterator[ConfiguredClient]:
     # Whoever asks once wants the whole list.
     whole = replace(target, limits=replace(target.limits, list_deadline=target.limits.link_connect))
     async with (
-        open_actors(whole) as (actors, duplex),
+        open_actors(whole, "stagedoor.cli") as (actors, duplex),
         trio.open_nursery() as nursery,
         open_inside(actors, duplex, nursery) as client,
     ):
