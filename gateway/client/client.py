@@ -13,6 +13,7 @@ from actors.machines.upstream import era as eras
 from actors.machines.upstream.era import Case, Verdict
 from actors.ports import FrameReceived, RequestFailed, SessionLost
 from actors.protocol import errors
+from actors.protocol.errors import Malformed
 from actors.protocol.messages import RequestId
 from actors.protocol.meta import SERVER_KEY
 from actors.protocol.payload import dumps, loads
@@ -24,6 +25,7 @@ from gateway.client.errors import (
     ClientError,
     ConnectionLostError,
     InputError,
+    InvalidAnswerError,
     McpError,
     RequestFailedError,
     SessionForgottenError,
@@ -44,6 +46,7 @@ from gateway.client.values import (
     Resource,
     ResourceTemplate,
     Tool,
+    mapping,
     typed,
 )
 
@@ -162,7 +165,7 @@ class Client:
     @property
     def server_info(self) -> dict[str, Any]:
         """Its name and version, as it said."""
-        said = self._begun.get("serverInfo") or (self._begun.get("_meta") or {}).get(SERVER_KEY)
+        said = self._begun.get("serverInfo") or mapping(self._begun.get("_meta")).get(SERVER_KEY)
         return said if isinstance(said, dict) else {}
 
     @property
@@ -348,7 +351,7 @@ class Client:
                     self._nursery.start_soon(self._answer, event)
                 case talk.Withdrawn() if event.id in self._asked:
                     self._asked[event.id].cancel()
-                case talk.Withdrawn():
+                case talk.Withdrawn() if self.stateless:  # in the other era either side withdraws its own alone
                     self._settle(
                         event.id, RequestFailedError("the server ended it", reason="ended", executed="unknown")
                     )
@@ -396,13 +399,12 @@ class Client:
             if sent is not None:
                 sent(outgoing.id)
             await self._link.transport.send(outgoing.frame, outgoing.headers)
-            result = loads(await call.outcome(progress))
+            result = _read(await call.outcome(progress))
         finally:
             del self._calls[outgoing.id]
             self._talk.forget(outgoing.id)
             if not (call.settled or self.ending or self._lost is not None) and withdrawn:
                 self._farewells.start_soon(self._say, self._talk.withdraw(outgoing.id))
-        assert isinstance(result, dict), "the decoder lets no other result pass"
         return result
 
     async def _say(self, outgoing: Outgoing) -> None:
@@ -547,6 +549,15 @@ class Client:
                     await self._once("logging/setLevel", {"level": self._level})
                 await self._watching.renew()
                 self._session += 1
+
+
+def _read(result: Raw) -> dict[str, Any]:
+    try:
+        read = loads(result)
+    except Malformed as malformed:
+        raise InvalidAnswerError(f"not a result: {malformed}") from None
+    assert isinstance(read, dict), "the decoder lets no other result pass"
+    return read
 
 
 def _reference(ref: str | Mapping[str, Any]) -> dict[str, Any]:

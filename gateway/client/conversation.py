@@ -225,8 +225,8 @@ class Conversation:
         params = _plain(notification.params)
         if notification.method == "notifications/progress":
             token = params.get("progressToken")
-            return [Progressed(token, params)] if isinstance(token, int) and token in self._open else []
-        if notification.method == CANCELLED and isinstance(params.get("requestId"), (int, str)):
+            return [Progressed(token, params)] if type(token) is int and token in self._open else []
+        if notification.method == CANCELLED and type(params.get("requestId")) in (int, str):
             return [Withdrawn(params["requestId"])]
         return [Told(notification.method, params)]
 

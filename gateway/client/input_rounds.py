@@ -44,8 +44,10 @@ async def answers(result: Mapping[str, Any], handlers: Handlers, round: int) -> 
 
 
 async def _answer(asked: Any, handlers: Handlers) -> dict[str, Any]:
-    method = asked.get("method") if isinstance(asked, Mapping) else None
-    handler = handlers.handler(str(method))
+    method, params = (asked.get("method"), asked.get("params")) if isinstance(asked, Mapping) else (None, None)
+    if not isinstance(method, str) or not isinstance(params, Mapping | None):
+        raise InvalidAnswerError("a server that wants to know something must ask by a method and an object of params")
+    handler = handlers.handler(method)
     if handler is None:
         raise InputError(f"the server asks for {method}, and there is no handler for it")
-    return await handler(dict(asked.get("params") or {}))
+    return await handler(dict(params or {}))

@@ -11,7 +11,7 @@ import trio
 from actors.machines.upstream import breaker
 from actors.protocol.meta import SUBSCRIPTION_KEY
 from gateway.client.errors import ClientError, ConnectionLostError, McpError
-from gateway.client.values import Update, typed
+from gateway.client.values import Update, mapping, typed
 
 PENDING: Final = 1024
 """Resources that have changed and were not taken yet; of further ones the oldest is dropped."""
@@ -83,7 +83,10 @@ class Watching:
         self._client = client
         self._nursery = nursery
         self._watches: list[Watch] = []
-        self._listens: dict[Any, Watch] = {}
+        self._lasting: set[Watch] = set()
+        """Those that are requests; some of them are between two attempts."""
+        self._listens: dict[int, Watch] = {}
+        """The same by the request that is under way."""
         self._token = trio.lowlevel.current_trio_token()
         self._changing = trio.Lock()
 
@@ -101,19 +104,35 @@ class Watching:
                 raise watch.failure
         else:
             async with self._changing:
-                if all(other.uri != uri for other in self._watches):
-                    await self._client.request("resources/subscribe", {"uri": uri})
-                self._watches.append(watch)
+                known = any(other.uri == uri for other in self._watches)
+                self._watches.append(watch)  # before it is answered: what follows the answer may come with it
+                try:
+                    if not known:
+                        await self._client.request("resources/subscribe", {"uri": uri})
+                except trio.Cancelled:
+                    self._end_soon(watch)  # the server may have made it
+                    raise
+                except ClientError:
+                    self._watches.remove(watch)
+                    raise
         return watch
 
     async def end(self, watch: Watch) -> None:
         """Unsubscribes, if nobody else wants to hear of the same."""
         watch.scope.cancel()
-        async with self._changing:
-            if watch in self._watches:
-                self._watches.remove(watch)
-                if watch.failure is None and all(other.uri != watch.uri for other in self._watches):
+        try:
+            async with self._changing:
+                others = [other for other in self._watches if other is not watch]
+                alone = watch in self._watches and all(other.uri != watch.uri for other in others)
+                if alone and watch.failure is None:
                     await self._client.request("resources/unsubscribe", {"uri": watch.uri})
+                self._drop(watch)
+        except trio.Cancelled:
+            self._end_soon(watch)
+            raise
+        except ClientError:
+            self._drop(watch)
+            raise
 
     def abandon(self, watch: Watch) -> None:
         """As `end`, of one that nobody has any more; from any thread."""
@@ -122,10 +141,11 @@ class Watching:
 
     def told(self, method: str, params: Mapping[str, Any]) -> None:
         """A notification of the server."""
-        listened = self._listens.get((params.get("_meta") or {}).get(SUBSCRIPTION_KEY))
+        of = mapping(params.get("_meta")).get(SUBSCRIPTION_KEY)
+        listened = self._listens.get(of) if type(of) is int else None
         if method == ACKNOWLEDGED and listened is not None:
-            honoured = (params.get("notifications") or {}).get("resourceSubscriptions") or ()
-            if listened.uri not in honoured:
+            honoured = mapping(params.get("notifications")).get("resourceSubscriptions")
+            if not isinstance(honoured, list) or listened.uri not in honoured:
                 listened.fail(ClientError("the server offers no subscription to this resource", executed="no"))
             elif listened.begun.is_set():
                 listened.note({"uri": listened.uri})  # what was missed meanwhile nobody knows
@@ -136,7 +156,7 @@ class Watching:
 
     def fail(self, failure: ClientError) -> None:
         """Nothing more comes."""
-        for watch in (*self._watches, *self._listens.values()):
+        for watch in (*self._watches, *self._lasting):
             watch.fail(failure)
 
     async def renew(self) -> None:
@@ -152,8 +172,12 @@ class Watching:
         return exact or [watch for watch in self._watches if uri.startswith(watch.uri)]
 
     def _end_soon(self, watch: Watch) -> None:
-        if not self._client.ending and (watch in self._watches or watch in self._listens.values()):
+        if not self._client.ending and (watch in self._watches or watch in self._lasting):
             self._nursery.start_soon(self._end_quietly, watch)
+
+    def _drop(self, watch: Watch) -> None:
+        if watch in self._watches:
+            self._watches.remove(watch)
 
     async def _end_quietly(self, watch: Watch) -> None:
         with suppress(ClientError):  # nobody listens any more
@@ -161,26 +185,34 @@ class Watching:
 
     async def _listen(self, watch: Watch) -> None:
         """Listens until it is ended; again, after a while, whenever that breaks."""
+        self._lasting.add(watch)
+        try:
+            with watch.scope:
+                await self._listen_on(watch)
+        finally:
+            self._lasting.discard(watch)
+
+    async def _listen_on(self, watch: Watch) -> None:
         failures, ids = 0, list[int]()
 
         def sent(id: int) -> None:
             self._listens[id] = watch
             ids.append(id)
 
-        with watch.scope:
-            while watch.failure is None:
-                began = trio.current_time()
-                try:
-                    await self._client.listen({"notifications": {"resourceSubscriptions": [watch.uri]}}, sent)
-                except (ConnectionLostError, McpError) as error:
+        while watch.failure is None:
+            began = trio.current_time()
+            try:
+                await self._client.listen({"notifications": {"resourceSubscriptions": [watch.uri]}}, sent)
+            except (ConnectionLostError, McpError) as error:
+                watch.fail(error)
+            except ClientError as error:
+                if not watch.begun.is_set() or failures >= LISTENS:
                     watch.fail(error)
-                except ClientError as error:
-                    if not watch.begun.is_set() or failures >= LISTENS:
-                        watch.fail(error)
-                finally:
+            finally:
+                while ids:  # none if there is no connection any more
                     del self._listens[ids.pop()]
-                failures = 0 if trio.current_time() - began > 10 else failures + 1
-                await trio.sleep(breaker.delay(failures, random.random()))  # noqa: S311, it only spreads load
+            failures = 0 if trio.current_time() - began > 10 else failures + 1
+            await trio.sleep(breaker.delay(failures, random.random()))  # noqa: S311, it only spreads load
 
 
 class Subscription:

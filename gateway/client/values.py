@@ -1,6 +1,7 @@
 """Results as typed values. Each has the JSON that it was read from as `raw`: what is unknown here is there."""
 
 import base64
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import msgspec
@@ -147,6 +148,11 @@ class Update(Wire):
     """A resource has changed: the one that was subscribed to, or one inside it."""
 
     uri: str
+
+
+def mapping(value: Any) -> Mapping[str, Any]:
+    """What has members: of a value that a server put in the place of an object, none."""
+    return value if isinstance(value, dict) else {}
 
 
 def typed(kind: type[W], raw: Any) -> W:

@@ -1,0 +1,264 @@
+"""Servers that keep no rule: what they say harms the request it is about, and nothing else."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import pytest
+import trio
+import trio.testing
+
+from actors.ports import Headers
+from actors.protocol.meta import SUBSCRIPTION_KEY
+from gateway.client import Client, ClientError, ConnectionLostError, InvalidAnswerError, VersionError
+from stagedoor import open_client
+
+Message: TypeAlias = dict[str, Any]
+Say: TypeAlias = Callable[[Message], object]
+
+LEGACY, MODERN = "2025-11-25", "2026-07-28"
+ABOUT = {"capabilities": {}, "serverInfo": {"name": "hostile", "version": "1"}}
+ACKNOWLEDGED = "notifications/subscriptions/acknowledged"
+UPDATED = "notifications/resources/updated"
+
+
+class Hostile:
+    """A transport to a server of which a test says what it answers: a result, or None to say nothing by itself."""
+
+    session_id = None
+    last_event_id = None
+
+    def __init__(self, answer: Callable[[Message, Say], Message | None] = lambda asked, say: {}) -> None:
+        self._answer = answer
+        self._sender, self._inbox = trio.open_memory_channel[bytes](100)
+        self.heard: list[Message] = []
+
+    def say(self, message: Message) -> None:
+        self._sender.send_nowait(json.dumps({"jsonrpc": "2.0", **message}).encode())
+
+    def tell(self, method: str, params: Any) -> None:
+        self.say({"method": method, "params": params})
+
+    async def send(self, message: bytes, headers: Headers = ()) -> None:
+        await trio.lowlevel.checkpoint()
+        asked = json.loads(message)
+        self.heard.append(asked)
+        if "id" not in asked or "method" not in asked:
+            return
+        if asked["method"] == "initialize":
+            result: Message | None = {"protocolVersion": asked["params"]["protocolVersion"], **ABOUT}
+        elif asked["method"] == "server/discover":
+            result = {"supportedVersions": [MODERN], **ABOUT}
+        else:
+            result = self._answer(asked, self.say)
+        if result is not None:
+            self.say({"id": asked["id"], "result": result})
+
+    async def receive(self) -> bytes:
+        try:
+            return await self._inbox.receive()
+        except trio.EndOfChannel:
+            raise ConnectionLostError("it is gone") from None
+
+    async def close(self) -> None:
+        self._sender.close()
+        await trio.lowlevel.checkpoint()
+
+    async def resume_from(self, event_id: str) -> None:
+        raise NotImplementedError
+
+    def methods(self) -> list[str]:
+        return [message.get("method", "") for message in self.heard]
+
+
+@pytest.mark.parametrize("version", [LEGACY, MODERN])
+async def test_notifications_of_any_shape_harm_nothing(version: str) -> None:
+    server = Hostile()
+    async with open_client(server, version, log=lambda params: 1 / 0) as client:
+        for method in (ACKNOWLEDGED, UPDATED, "notifications/message", "notifications/progress", "notifications/none"):
+            for meta in ("x", 7, [], [1], {SUBSCRIPTION_KEY: []}, {SUBSCRIPTION_KEY: {}}, {SUBSCRIPTION_KEY: True}):
+                server.tell(method, {"_meta": meta, "uri": "a://b", "notifications": 5, "progressToken": meta})
+            server.tell(method, [1])
+            server.tell(method, "x")
+        for id in (None, True, [], {}, 0, 99, "1"):
+            server.tell("notifications/cancelled", {"requestId": id})
+            server.say({"id": id, "result": {}})
+            server.say({"id": id, "error": {"code": "x"}})
+        assert await client.request("tools/list") == {}
+
+
+async def listened(answer: Callable[[Message, Say], object]) -> Exception:
+    """What becomes of a subscription that is acknowledged so."""
+
+    def listens(asked: Message, say: Say) -> Message | None:
+        if asked["method"] != "subscriptions/listen":
+            return {}
+        answer(asked, say)
+        return None
+
+    async with open_client(Hostile(listens), MODERN) as client:
+        with pytest.raises(ClientError) as failed:
+            async with client.subscribe("a://b"):
+                pass
+        assert await client.request("tools/list") == {}
+    return failed.value
+
+
+@pytest.mark.parametrize("honoured", [5, {"resourceSubscriptions": 7}, {"resourceSubscriptions": [{}]}, [], "a://b"])
+async def test_an_acknowledgement_of_any_shape_ends_its_subscription_alone(honoured: Any) -> None:
+    def acknowledge(asked: Message, say: Say) -> None:
+        meta = {SUBSCRIPTION_KEY: asked["id"]}
+        say({"method": ACKNOWLEDGED, "params": {"_meta": meta, "notifications": honoured}})
+
+    assert "offers no subscription" in str(await listened(acknowledge))
+
+
+@pytest.mark.parametrize("version", [[], {}, None, 7, "1999-01-01"])
+async def test_a_version_of_any_shape_is_none_in_common(version: Any) -> None:
+    class Odd(Hostile):
+        async def send(self, message: bytes, headers: Headers = ()) -> None:
+            await trio.lowlevel.checkpoint()
+            asked = json.loads(message)
+            if "id" in asked:
+                self.say({"id": asked["id"], "result": {"protocolVersion": version, "supportedVersions": version}})
+
+    for wanted in (LEGACY, MODERN):
+        with pytest.raises(VersionError):
+            async with open_client(Odd(), wanted):
+                pass
+
+
+@pytest.mark.parametrize("about", [5, [], "x", {"_meta": 5}, {"_meta": {"x": []}}])
+async def test_what_a_server_says_of_itself_may_have_any_shape(about: Any) -> None:
+    class Odd(Hostile):
+        async def send(self, message: bytes, headers: Headers = ()) -> None:
+            await trio.lowlevel.checkpoint()
+            asked, said = json.loads(message), about if isinstance(about, dict) else {"_meta": about}
+            self.say({"id": asked["id"], "result": {"supportedVersions": [MODERN], "capabilities": about, **said}})
+
+    async with open_client(Odd(), MODERN) as client:
+        assert (client.server_info, client.instructions) == ({}, None)
+
+
+@pytest.mark.parametrize(
+    "asked", [{"a": 5}, {"a": {}}, {"a": {"method": "roots/list", "params": [1]}}, {"a": {"method": []}}, [1], "x"]
+)
+async def test_questions_of_any_shape_end_their_request_alone(asked: Any) -> None:
+    def answer(request: Message, say: Say) -> Message:
+        return {"resultType": "input_required", "inputRequests": asked} if request["method"] == "tools/call" else {}
+
+    async with open_client(Hostile(answer), MODERN, roots=["file:///a"]) as client:
+        with pytest.raises(InvalidAnswerError):
+            await client.call_tool("any")
+        assert await client.request("tools/list") == {}
+
+
+async def test_an_answer_is_taken_once_and_by_whom_it_is_for() -> None:
+    def answer(request: Message, say: Say) -> Message | None:
+        for id in (request["id"] + 1, request["id"] + 1, str(request["id"]), float(request["id"])):
+            say({"id": id, "result": {"wrong": id}})
+        say({"id": request["id"], "result": {"right": True}})
+        say({"id": request["id"], "result": {"again": True}})
+        say({"id": request["id"], "error": {"code": -32603, "message": "again"}})
+        return None
+
+    async with open_client(Hostile(answer), LEGACY) as client:
+        for _ in range(3):
+            assert await client.request("tools/list") == {"right": True}
+
+
+async def test_a_server_that_withdraws_its_own_question_ends_no_call_of_the_same_number() -> None:
+    """Both sides number by themselves (2025-11-25, cancellation: "in the same direction")."""
+    server = Hostile(lambda asked, say: None)
+
+    async with open_client(server, LEGACY) as client, trio.open_nursery() as calls:
+        answers: list[Message] = []
+
+        async def call() -> None:
+            answers.append(await client.request("tools/list"))
+
+        calls.start_soon(call)
+        await trio.testing.wait_all_tasks_blocked()
+        id = server.heard[-1]["id"]
+        server.tell("notifications/cancelled", {"requestId": id})
+        await trio.testing.wait_all_tasks_blocked()
+        server.say({"id": id, "result": {"right": True}})
+    assert answers == [{"right": True}]
+
+
+@pytest.mark.parametrize("version", [LEGACY, MODERN])
+async def test_a_subscription_to_what_is_gone_fails_and_harms_nothing(version: str) -> None:
+    server = Hostile()
+    async with open_client(server, version) as client:
+        await server.close()
+        await trio.testing.wait_all_tasks_blocked()
+        with pytest.raises(ConnectionLostError):
+            async with client.subscribe("a://b"):
+                pass
+        with pytest.raises(ConnectionLostError):
+            await client.ping()
+
+
+async def test_a_subscription_that_is_made_again_ends_with_the_connection(autojump_clock: trio.abc.Clock) -> None:
+    """The connection is lost while it waits for its next attempt."""
+
+    def once(asked: Message, say: Say) -> Message:
+        meta = {SUBSCRIPTION_KEY: asked["id"]}
+        say({"method": ACKNOWLEDGED, "params": {"_meta": meta, "notifications": {"resourceSubscriptions": ["a://b"]}}})
+        return {}
+
+    server = Hostile(once)
+    async with open_client(server, MODERN) as client:
+        async with client.subscribe("a://b") as updates:
+            await server.close()
+            with pytest.raises(ConnectionLostError):
+                await anext(updates)
+        with pytest.raises(ConnectionLostError):
+            await client.ping()
+
+
+@pytest.mark.parametrize("leaves", ["cancelled", "raises"])
+async def test_who_leaves_a_subscription_in_whatever_way_has_unsubscribed(leaves: str) -> None:
+    server = Hostile()
+
+    async def listen(client: Client, scope: trio.CancelScope) -> None:
+        async with client.subscribe("a://b") as updates:
+            if leaves == "cancelled":
+                scope.cancel()
+            else:
+                raise KeyError(leaves)
+            await anext(updates)
+
+    async with open_client(server, LEGACY) as client:
+        with trio.CancelScope() as scope, contextlib.suppress(KeyError):
+            await listen(client, scope)
+        await trio.testing.wait_all_tasks_blocked()
+        assert server.methods()[-1] == "resources/unsubscribe"
+        async with client.subscribe("a://b"):
+            assert server.methods()[-1] == "resources/subscribe"
+
+
+async def test_a_subscription_that_is_cancelled_before_it_stands_is_none() -> None:
+    """The server may have made it nevertheless."""
+    server = Hostile(lambda asked, say: None if asked["method"] == "resources/subscribe" else {})
+    async with open_client(server, LEGACY) as client:
+        with trio.CancelScope() as scope:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(client.subscribe("a://b").__aenter__)
+                await trio.testing.wait_all_tasks_blocked()
+                scope.cancel()
+        await trio.testing.wait_all_tasks_blocked()
+        assert server.methods()[-2:] == ["notifications/cancelled", "resources/unsubscribe"]
+
+
+async def test_a_change_that_comes_with_the_answer_to_a_subscription_is_told() -> None:
+    def answer(asked: Message, say: Say) -> Message | None:
+        say({"id": asked["id"], "result": {}})
+        say({"method": UPDATED, "params": {"uri": "a://b"}})
+        return None
+
+    async with open_client(Hostile(answer), LEGACY) as client, client.subscribe("a://b") as updates:
+        assert (await anext(updates)).uri == "a://b"
