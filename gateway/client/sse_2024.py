@@ -2,12 +2,13 @@
 told. The session is the stream: where it ends, all ends."""
 
 from collections.abc import Iterable
+from typing import Final, Literal
 
 import trio
 
 from actors.ports import Headers, RequestFailed
 from actors.protocol import codec
-from actors.protocol.messages import Request
+from actors.protocol.messages import Error, Notification, Request, RequestId, Result
 from actors.protocol.sse import SseDecoder, SseEvent, SseTooLargeError
 from actors.protocol.table import Limits
 from actors.runtime.boundary import boundary
@@ -15,14 +16,18 @@ from gateway.client.errors import ConnectionLostError, not_resumable
 from gateway.client.transport import Received
 from gateway.wire.errors import WireError
 from gateway.wire.http1_client import encode_headers
-from gateway.wire.http_rules import Kind, error_code, executed_by, kind_of, worded
+from gateway.wire.http_rules import Kind, error_code, executed_by, kind_of, read, worded
 from gateway.wire.http_session import configured_headers
 from gateway.wire.pool import Pool, Response
 from gateway.wire.sse_2024 import ON_SOCKET, WITHIN, endpoint_of
 from gateway.wire.url import Url, parse_url
 
-REFUSAL = 1024 * 1024
+REFUSAL: Final = 1024 * 1024
 """Bytes of an answer that are read."""
+ACCEPT: Final = 30.0
+"""Seconds in which a notification or an answer is accepted."""
+ANSWERED: Final = 30.0
+"""Seconds in which a request is, once it is answered on the stream."""
 
 
 class SseTransport:
@@ -38,16 +43,23 @@ class SseTransport:
         self._stream = stream
         self._sender, self._inbox = trio.open_memory_channel[Received](64)
         self._nursery = nursery
+        self._running: dict[RequestId, trio.CancelScope] = {}
+        """The POSTs of requests."""
         self._gone = "the server ended the stream"
         nursery.start_soon(self._read)
 
     async def send(self, message: bytes, headers: Headers = ()) -> None:
         """A request is posted beside the others: a server may answer the POST only after the call."""
         await trio.lowlevel.checkpoint()
-        if isinstance(codec.decode_message(message), Request):
-            self._nursery.start_soon(boundary, self._post, message)
-        else:
-            await self._post(message)
+        match codec.decode_message(message):
+            case Request(id=id):
+                scope = self._running[id] = trio.CancelScope()
+                self._nursery.start_soon(self._request, id, message, scope)
+            case Notification(method="notifications/cancelled", params=params):
+                await self._deliver(message)
+                self._settled(codec.loads(params).get("requestId"), 0)
+            case _:
+                await self._deliver(message)
 
     async def receive(self) -> Received:
         try:
@@ -66,26 +78,43 @@ class SseTransport:
         await trio.lowlevel.checkpoint()
         raise not_resumable("HTTP+SSE")
 
-    async def _post(self, message: bytes) -> None:
-        said = codec.decode_message(message)
-        try:
-            with await self._pool.request("POST", self._endpoint, self._headers, message) as response:
-                body = await response.read(REFUSAL)
-        except WireError as error:
-            await self._failed(said, RequestFailed("", "broken", str(error), "unknown" if error.sent else "no"))
+    async def _request(self, id: RequestId, message: bytes, scope: trio.CancelScope) -> None:
+        with scope:
+            outcome = await boundary(self._ask, id, message)
+            if isinstance(outcome.error, WireError):
+                executed: Literal["no", "unknown"] = "unknown" if outcome.error.sent else "no"
+                await self._pass_on(RequestFailed(id, "broken", str(outcome.error), executed))
+        self._running.pop(id, None)
+
+    async def _ask(self, id: RequestId, message: bytes) -> None:
+        status, body = await self._post(message)
+        if 200 <= status < 300:
             return
-        if 200 <= response.status < 300:
-            return
-        if isinstance(said, Request) and error_code(body) is not None:
+        if error_code(body) is not None:
             await self._pass_on(body)
         else:
-            why = f"the server answered with HTTP {worded(response.status)}"
-            executed = executed_by(response.status)
-            await self._failed(said, RequestFailed("", "http_status", why, executed, response.status))
+            why = f"the server answered with HTTP {worded(status)}"
+            await self._pass_on(RequestFailed(id, "http_status", why, executed_by(status), status))
 
-    async def _failed(self, said: object, failed: RequestFailed) -> None:
-        if isinstance(said, Request):
-            await self._pass_on(RequestFailed(said.id, failed.reason, failed.message, failed.executed, failed.status))
+    async def _deliver(self, message: bytes) -> None:
+        """A message that has no answer. What it is refused with says nothing that anybody waits for."""
+        try:
+            with trio.fail_after(ACCEPT):
+                await self._post(message)
+        except WireError as error:
+            raise ConnectionLostError(str(error), executed="unknown" if error.sent else "no") from error
+        except trio.TooSlowError as error:
+            raise ConnectionLostError("the server did not accept a message in time") from error
+
+    async def _post(self, message: bytes) -> tuple[int, bytes]:
+        with await self._pool.request("POST", self._endpoint, self._headers, message) as response:
+            return response.status, await response.read(REFUSAL)
+
+    def _settled(self, id: object, within: float) -> None:
+        """Nobody waits for this request: its POST has so many seconds to end."""
+        scope = self._running.get(id) if isinstance(id, int | str) else None
+        if scope is not None:
+            scope.deadline = min(scope.deadline, trio.current_time() + within)
 
     async def _pass_on(self, received: Received) -> None:
         try:
@@ -103,6 +132,10 @@ class SseTransport:
         while (event := await self._stream.next()) is not None:
             if event.event == "message" and event.data:
                 await self._pass_on(event.data)
+                if self._running:
+                    message = read(event.data)
+                    if isinstance(message, Result | Error):
+                        self._settled(message.id, ANSWERED)
 
 
 class _Events:

@@ -11,7 +11,7 @@ import trio
 from actors.ports import FrameReceived, Headers, RequestFailed, SessionLost
 from actors.protocol import codec
 from actors.protocol.headers import VERSION_HEADER
-from actors.protocol.messages import Error, Notification, Request, RequestId
+from actors.protocol.messages import Error, Notification, Request, RequestId, Result
 from actors.protocol.sse import SseDecoder
 from actors.protocol.table import Limits
 from actors.protocol.versions import Era, era_of
@@ -159,9 +159,10 @@ class HttpTransport:
                 await self._take_refusal(asked.id, response, session)
 
     def _take_json(self, id: RequestId, body: bytes, status: int) -> None:
-        if not http_rules.answers(http_rules.read(body), id):
+        read = http_rules.read(body)
+        if not http_rules.answers(read, id):
             raise RequestFailedError("the server's answer is to another request", reason="protocol", executed="unknown")
-        self._emit(FrameReceived(_addressed(body, id), id, status=status))
+        self._answer(id, body, read, status)
 
     async def _take_refusal(self, id: RequestId, response: Response, session: HttpSession) -> None:
         body = await response.read(REFUSAL)
@@ -171,7 +172,7 @@ class HttpTransport:
                 self._forget_session(session)
                 self._emit(SessionLost(id))
             case Answered():
-                self._emit(FrameReceived(_addressed(body, id), id, status=response.status))
+                self._answer(id, body, http_rules.read(body), response.status)
             case _:
                 self._emit(RequestFailed(id, verdict.reason, verdict.message, verdict.executed, response.status))
 
@@ -194,9 +195,19 @@ class HttpTransport:
 
     def _take(self, id: RequestId, frame: bytes) -> bool:
         """Passes an event of the stream of this request on; whether it was the answer."""
-        answers = http_rules.answers(http_rules.read(frame), id)
-        self._emit(_addressed(frame, id) if answers else frame)
+        read = http_rules.read(frame)
+        answers = http_rules.answers(read, id)
+        if answers:
+            self._answer(id, frame, read)
+        else:
+            self._emit(frame)
         return answers
+
+    def _answer(self, id: RequestId, frame: bytes, read: object, status: int | None = None) -> None:
+        """Passes on what answers this request."""
+        self._emit(FrameReceived(_addressed(frame, read, id), id, status=status))
+        if not isinstance(read, Result | Error):  # what of it can't be read answers nobody
+            self._emit(RequestFailed(id, "protocol", "the server's answer can't be read", "unknown"))
 
     async def _deliver(self, message: bytes) -> None:
         """A message that has no answer."""
@@ -302,7 +313,6 @@ def _passes(status: int) -> bool:
     return status == 0 or status in PASSING or status >= 500
 
 
-def _addressed(frame: bytes, id: RequestId) -> bytes:
+def _addressed(frame: bytes, read: object, id: RequestId) -> bytes:
     """An error without an id, which is by a server that could not read ours, with the id of what it answers."""
-    read = http_rules.read(frame)
     return codec.encode(Error(id, read.error)) if isinstance(read, Error) and read.id is None else frame

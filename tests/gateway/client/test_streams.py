@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import json
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
@@ -11,9 +12,10 @@ import pytest
 import trio
 
 from actors.ports import SessionLost
-from gateway.client import RequestFailedError
+from gateway.client import ClientError, ConnectionLostError, RequestFailedError, sse_2024
 from gateway.client.memory import MemoryTransport
 from gateway.client.streamable_http import HttpTransport
+from stagedoor import open_client
 from tests.gateway.client import shop
 from tests.support.patience import PATIENCE
 
@@ -82,3 +84,103 @@ async def test_an_event_that_is_too_large_is_not_asked_for_again_and_again() -> 
         assert await transport.receive() == SessionLost(None)
         await trio.sleep(1)
     assert len(server.gets) == 2
+
+
+class Stream2024:
+    """HTTP+SSE: each request is answered on the stream; its POST, and that of a notification, as `accepts` says."""
+
+    def __init__(self, accepts: frozenset[str]) -> None:
+        self.accepts = accepts
+        self.cut: list[str] = []
+        self._events, self._written = trio.open_memory_channel[bytes](9)
+
+    async def serve(self, stream: trio.SocketStream) -> None:
+        head = b""
+        while b"\r\n\r\n" not in head:
+            head += await stream.receive_some()
+        if head.startswith(b"GET"):
+            await stream.send_all(EVENTS + b"event: endpoint\ndata: /post\n\n")
+            async for event in self._written:
+                await stream.send_all(event)
+            return
+        head, _, body = head.partition(b"\r\n\r\n")
+        length = int(head.lower().partition(b"content-length:")[2].split(b"\r\n")[0])
+        while len(body) < length:
+            body += await stream.receive_some()
+        said = json.loads(body)
+        if said["method"] == "initialize":
+            result = {"protocolVersion": "2024-11-05", "capabilities": {}, "serverInfo": {"name": "s", "version": "1"}}
+            self._answer(said, result)
+        elif "id" in said and said["method"] != "tools/call":
+            self._answer(said, {})
+        if said["method"] in self.accepts:
+            await stream.send_all(ACCEPTED)
+        elif not await stream.receive_some():
+            self.cut.append(said["method"])
+        await stream.aclose()
+
+    def _answer(self, said: dict[str, Any], result: dict[str, Any]) -> None:
+        message = {"jsonrpc": "2.0", "id": said["id"], "result": result}
+        self._events.send_nowait(b"data: %b\n\n" % json.dumps(message).encode())
+
+
+@asynccontextmanager
+async def served(server: Any) -> AsyncIterator[str]:
+    async with trio.open_nursery() as nursery:
+        [listener] = await nursery.start(partial(trio.serve_tcp, server.serve, 0, host="127.0.0.1"))
+        with trio.fail_after(PATIENCE):
+            yield f"http://127.0.0.1:{listener.socket.getsockname()[1]}"
+        nursery.cancel_scope.cancel()
+
+
+async def until(condition: Callable[[], object]) -> None:
+    while not condition():
+        await trio.sleep(0.01)
+
+
+async def test_a_post_that_is_never_answered_ends_with_its_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sse_2024, "ANSWERED", 0)
+    server = Stream2024(frozenset({"initialize", "notifications/initialized", "notifications/cancelled"}))
+    async with served(server) as url, trio.open_nursery() as nursery:
+        transport = await sse_2024.open_sse(f"{url}/sse", nursery)
+        async with open_client(transport, "2024-11-05") as client:
+            await client.ping()
+            await until(lambda: server.cut == ["ping"])
+            with trio.move_on_after(0.1):
+                await client.call_tool("slow")
+            await until(lambda: server.cut == ["ping", "tools/call"])
+
+
+async def test_a_notification_that_is_never_accepted_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sse_2024, "ACCEPT", 0.2)
+    async with served(Stream2024(frozenset({"initialize"}))) as url, trio.open_nursery() as nursery:
+        transport = await sse_2024.open_sse(f"{url}/sse", nursery)
+        with pytest.raises(ConnectionLostError, match="in time"):
+            async with open_client(transport, "2024-11-05"):
+                pass
+
+
+UNREADABLE = [b"", b"{}", b"[]", b"x", b'{"jsonrpc":"2.0","id":{},"result":{}}', b"[{}]", b'[{"id":1},{"id":null}]']
+
+
+class Answering:
+    """A server that says the same to every request."""
+
+    def __init__(self, kind: str, answer: bytes) -> None:
+        head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(answer)
+        self._said = head + answer if kind == "json" else EVENTS + b"data: %b\n\n" % answer
+
+    async def serve(self, stream: trio.SocketStream) -> None:
+        await stream.receive_some()
+        await stream.send_all(self._said)
+        await stream.aclose()
+
+
+@pytest.mark.parametrize("kind", ["json", "events"])
+async def test_an_answer_that_can_not_be_read_fails_its_request(kind: str) -> None:
+    """It is nobody's by its id; by its stream it is."""
+    for answer in UNREADABLE:
+        async with served(Answering(kind, answer)) as url:
+            with pytest.raises(ClientError):
+                async with open_client(f"{url}/mcp", "2025-11-25"):
+                    pass
