@@ -3,7 +3,7 @@
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 import pydantic_core
 
@@ -97,37 +97,40 @@ def to_json(value: Any) -> bytes:
 
 def block(value: Content | str, version: str) -> dict[str, Any]:
     """A content block as `version` knows it: a link becomes text before 2025-06-18, a sound an embedded resource
-    before 2025-03-26."""
+    before 2025-03-26. TypeError for what is no content."""
     match value:
         case str():
             return {"type": "text", "text": value}
         case Text(text):
-            return {"type": "text", "text": text}
+            return {"type": "text", "text": _text(text)}
         case Image(data, mime_type):
-            return {"type": "image", "data": base64(data), "mimeType": mime_type}
+            return {"type": "image", "data": base64(data), "mimeType": _text(mime_type)}
         case Audio(data, mime_type) if can_use(version, "audio"):
-            return {"type": "audio", "data": base64(data), "mimeType": mime_type}
+            return {"type": "audio", "data": base64(data), "mimeType": _text(mime_type)}
         case Audio(data, mime_type):
             return {"type": "resource", "resource": contents("audio:inline", data, mime_type)}
         case Link(uri, name) if not can_use(version, "resource_link"):
             return {"type": "text", "text": f"{name}: {uri}"}
         case Link(uri, name, description, mime_type):
             optional = {"description": description, "mimeType": mime_type}
-            return {"type": "resource_link", "uri": uri, "name": name} | _present(optional)
+            return {"type": "resource_link", "uri": _text(uri), "name": _text(name)} | _present(optional)
         case Embedded(uri, content, mime_type):
             return {"type": "resource", "resource": contents(uri, content, mime_type)}
+    raise TypeError(f"{type(value).__name__} is no content")
 
 
 def contents(uri: str, content: str | bytes, mime_type: str | None) -> dict[str, Any]:
     """An entry of `resources/read`, also the inside of an embedded resource."""
     body = {"text": content} if isinstance(content, str) else {"blob": base64(content)}
-    return {"uri": uri} | _present({"mimeType": mime_type}) | body
+    return {"uri": _text(uri)} | _present({"mimeType": mime_type}) | body
 
 
 def message(value: Message, version: str) -> dict[str, Any]:
-    """A message of a prompt. TypeError for blocks in wire form, which only models read."""
+    """A message of a prompt. TypeError for blocks in wire form, which only models read, and for roles that are none."""
     if not isinstance(value.content, (str, *CONTENT_TYPES)):
         raise TypeError("a message of a prompt holds one content")
+    if value.role not in get_args(Role):
+        raise TypeError(f"{value.role!r} is no role in a prompt")
     return {"role": value.role, "content": block(value.content, version)}
 
 
@@ -159,5 +162,11 @@ def base64(data: bytes) -> str:
     return b64encode(data).decode("ascii")
 
 
-def _present(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {k: v for k, v in values.items() if v is not None}
+def _present(values: Mapping[str, str | None]) -> dict[str, Any]:
+    return {k: _text(v) for k, v in values.items() if v is not None}
+
+
+def _text(value: str) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"what should be text is of type {type(value).__name__}")
+    return value

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf, isfinite
 from typing import Any, Final, Generic, Literal, Protocol, TypeAlias, TypeVar
 
 import trio
@@ -121,7 +122,7 @@ class Context:
         self._peer = peer
         self._request = request
         self._token = token
-        self._progress = float("-inf")
+        self._progress = -inf
 
     @property
     def client(self) -> Client:
@@ -154,11 +155,13 @@ class Context:
 
     async def progress(self, progress: float, total: float | None = None, message: str | None = None) -> None:
         """Reports progress, if the client wants to hear of it. Values that do not grow are not sent, nor any after
-        the handler has returned (2025-11-25, utilities/progress, "Behavior Requirements")."""
+        the handler has returned (2025-11-25, utilities/progress, "Behavior Requirements"), nor what is not finite."""
         await trio.lowlevel.checkpoint()
-        if self._token is None or progress <= self._progress or self._related is None:
+        if self._token is None or not self._progress < progress < inf or self._related is None:
             return
         self._progress = progress
+        if total is not None and not isfinite(total):
+            total = None
         params = {"progressToken": self._token, "progress": progress, "total": total, "message": message}
         self._peer.notify("notifications/progress", fit("progress", params, self.client.revision), self._related)
 

@@ -14,8 +14,11 @@ Description: TypeAlias = str | Callable[[], str | None] | None
 
 
 def said(description: Description) -> str | None:
-    """The text as it is now."""
-    return description() if callable(description) else description
+    """The text as it is now. TypeError for what is none, and whatever the function raises."""
+    text = description() if callable(description) else description
+    if text is not None and not isinstance(text, str):
+        raise TypeError(f"a description is a text, and this is {type(text).__name__}")
+    return text
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +36,12 @@ class ToolDefinition:
     def describe(self, version: str) -> dict[str, Any]:
         """Its entry in `tools/list`. ValueError for what is no schema, and whatever its functions raise."""
         schema = self.output_schema
-        output = None if schema is None else JsonSchema(schema, f"{self.name}: output_schema").value
+        output = None if schema is None else JsonSchema(schema, f"{self.name}: output_schema").listed
         entry = {
             "name": self.name,
             "title": self.title,
             "description": said(self.description),
-            "inputSchema": JsonSchema(self.input_schema, f"{self.name}: input_schema").value,
+            "inputSchema": JsonSchema(self.input_schema, f"{self.name}: input_schema").listed,
             "outputSchema": output,
             "annotations": self.hints,
             "icons": self.icons,

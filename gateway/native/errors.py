@@ -34,6 +34,8 @@ class RpcError(Exception):
 
     def __init__(self, code: int, message: str, data: Any = None) -> None:
         super().__init__(message)
+        if not isinstance(code, int) or isinstance(code, bool) or not isinstance(message, str):
+            raise TypeError(f"an error has a whole number and a text, and this one {code!r} and {message!r}"[:WHAT_MAX])
         self.code = code
         self.message = message
         self.data = None if data is None else Raw(to_json(data))

@@ -21,11 +21,14 @@ from gateway.native.tools import failed
 
 @contextmanager
 def no_exit() -> Iterator[None]:
-    """Turns a handler's `sys.exit`, which the crash boundary lets pass, into a crash: the process is not its own."""
+    """Turns a handler's `sys.exit`, which the crash boundary lets pass, into a crash: the process is not its own. So is
+    what only Python raises, into a coroutine that nobody wants any more."""
     try:
         yield
     except* SystemExit:
         raise RuntimeError("the handler called sys.exit") from None
+    except* GeneratorExit:
+        raise RuntimeError("the handler raised GeneratorExit") from None
 
 
 def is_expected(error: BaseException) -> bool:
@@ -46,7 +49,18 @@ def chosen(error: BaseException) -> BaseException:
 
 
 def answer(request: Request, error: BaseException, client: Client) -> bytes:
-    """The frame that ends the request."""
+    """The frame that ends the request, whatever a foreign exception makes of being looked at."""
+    answers: list[bytes] = []
+
+    def look() -> None:
+        with no_exit():
+            answers.append(_answer(request, error, client))
+
+    thread_boundary(look)
+    return answers[0] if answers else codec.encode_error(request.id, errors.internal(type(error).__name__))
+
+
+def _answer(request: Request, error: BaseException, client: Client) -> bytes:
     wrong = _rpc_error(error, client)
     if wrong is None and request.method == "tools/call":
         result = failed(_text(error), client.revision)
@@ -71,12 +85,21 @@ def _rpc_error(error: BaseException, client: Client) -> ProtocolError | None:
 def _text(error: BaseException) -> str:
     if isinstance(error, UrlRequiredError):
         return "\n".join(f"{e.message}: {e.url}" for e in error.elicitations)
-    said: list[str] = []
-    thread_boundary(lambda: said.append(_legible(str(error))))  # `str` of a foreign exception may raise too
-    text = said[0] if said else ""
+    text = _said(error)
     if isinstance(error, ToolError):
         return text
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _said(error: BaseException) -> str:
+    said: list[str] = []
+
+    def ask() -> None:
+        with no_exit():
+            said.append(_legible(str(error)))
+
+    thread_boundary(ask)  # `str` of a foreign exception may raise too
+    return said[0] if said else ""
 
 
 def _legible(text: str) -> str:

@@ -107,8 +107,8 @@ def name_of(function: Function, given: str | None) -> str:
 
 
 def _signature(function: Function) -> inspect.Signature:
-    if inspect.isasyncgenfunction(function):
-        raise TypeError(f"{_name(function)}: a handler returns once, so it can't be an async generator")
+    if inspect.isasyncgenfunction(_inner(function)) or inspect.isgeneratorfunction(_inner(function)):
+        raise TypeError(f"{_name(function)}: a handler returns once, so it can't be a generator")
     try:
         return inspect.signature(function, eval_str=True)
     except NameError as error:

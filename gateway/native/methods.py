@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias
 
 from msgspec import Raw
+from pydantic_core import from_json
 
 from actors.protocol import codec
 from actors.protocol.capabilities import LEVELS
@@ -16,6 +17,7 @@ from actors.protocol.messages import EMPTY, RequestId
 from actors.protocol.versions import negotiate
 from actors.runtime.boundary import Boundary
 from gateway.native import failures
+from gateway.native.content import to_json
 from gateway.native.context import Client, Context
 from gateway.native.definitions import ResourceInfo
 from gateway.native.errors import BadValuesError, InvalidParamsError, NotFoundError, PromptNotFoundError, cut
@@ -126,7 +128,7 @@ async def list_resources(session: "Session", context: Context, params: Params) -
     scheme, place = _place("resources", params)
     if not scheme:
         listed: list[ResourceInfo] = [resource.info for resource in server.resources.values()]
-        for template in server.templates.values():
+        for template in list(server.templates.values()):
             if template.listing:
                 listed.extend(await template.listing(Request(context), {}, server.threads))
         page = _page(session, params, "resources", listed)
@@ -145,9 +147,10 @@ async def _provided(session: "Session", scheme: str, place: str) -> dict[str, An
         raise InvalidParamsError("This cursor is not one of ours")
     for this, following in pairwise([*schemes[schemes.index(scheme) :], None]):
         assert this is not None, "None stands at the end alone"
-        infos, cursor = await session.server.providers[this].list(place or None)
+        provider = session.server.providers.get(this)  # the ones before it took their time
+        infos, cursor = await provider.list(place or None) if provider else ((), None)
         page["resources"] += _described(session, "resources/list", infos)
-        if cursor is not None:
+        if cursor:  # an empty one would ask for the first page again
             return page | {"nextCursor": _cursor("resources", this, cursor)}
         if page["resources"] and following is not None:
             return page | {"nextCursor": _cursor("resources", following, "")}
@@ -285,6 +288,8 @@ async def complete(session: "Session", context: Context, params: Params) -> dict
     if completer is None:
         return completion_result([])
     others = _object(params, "context").get("arguments") or {}
+    if not isinstance(others, dict) or not all(isinstance(value, str) for value in others.values()):
+        raise InvalidParamsError("The arguments filled in already must be texts by name")
     return completion_result(await completer(context, typed, others, session.server.threads))
 
 
@@ -368,11 +373,12 @@ def _page(session: "Session", params: Params, name: str, every: Iterable[Describ
 
 
 def _described(session: "Session", method: str, entries: Iterable[Described]) -> list[dict[str, Any]]:
-    """Without those whose own functions can't say what they are: they would take the others with them."""
+    """Without those that can't say what they are, or say what has no JSON form: they would take the others with
+    them."""
     described: list[dict[str, Any]] = []
     for entry in entries:
         with Boundary(on_exit=partial(session.undescribed, method)), failures.no_exit():
-            described.append(entry.describe(session.client.revision))
+            described.append(from_json(to_json(entry.describe(session.client.revision))))
     return described
 
 

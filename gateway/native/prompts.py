@@ -11,7 +11,7 @@ from gateway.native.content import Message
 from gateway.native.context import Context
 from gateway.native.definitions import Description, Icons, PromptArguments, PromptDefinition, declared, said
 from gateway.native.functions import Function, Handler, Parameter
-from gateway.native.providers import Calling, PromptTemplate
+from gateway.native.providers import Calling, PromptTemplate, require
 from gateway.native.request import Request, Response
 from gateway.native.schemas import Arguments, texts
 
@@ -61,9 +61,10 @@ def prompt(
 
 def written(template: PromptTemplate) -> Prompt:
     """A prompt made of this object. TypeError and ValueError say what it lacks."""
-    definition = template.definition
+    definition = getattr(template, "definition", None)
     if not isinstance(definition, PromptDefinition):
         raise TypeError(f"{template!r}: its definition is no PromptDefinition")
+    require(template, "get")
     return Prompt(definition, _taken(definition.name, (), definition.arguments), Calling(template.get))
 
 
@@ -100,8 +101,10 @@ def completer(function: Function) -> Completer:
 
 
 def completion_result(values: Iterable[str]) -> dict[str, Any]:
-    """The first hundred values, and how many there are."""
+    """The first hundred values, and how many there are. TypeError if they are no texts."""
     every = list(values)
+    if isinstance(values, str) or not all(isinstance(value, str) for value in every):
+        raise TypeError("a completer returns a list of texts")
     return {"completion": {"values": every[:COMPLETIONS], "total": len(every), "hasMore": len(every) > COMPLETIONS}}
 
 
@@ -112,4 +115,6 @@ def _messages(value: Any) -> Sequence[Message]:
         return [value]
     if isinstance(value, (str, *content.CONTENT_TYPES)):
         return [content.user(value)]
+    if isinstance(value, Mapping):
+        raise TypeError("a prompt returns text, contents or messages, and no mapping")
     return [m if isinstance(m, Message) else content.user(m) for m in value]

@@ -68,6 +68,13 @@ def checked_scheme(scheme: str) -> str:
     return scheme.lower()
 
 
+def require(given: Any, *methods: str) -> None:
+    """TypeError for an object that lacks one of these methods."""
+    for name in methods:
+        if not callable(getattr(given, name, None)):
+            raise TypeError(f"{given!r} has no method {name!r}")
+
+
 async def templates_of(provider: ResourceProvider) -> Sequence[TemplateInfo]:
     """Those that it has."""
     templates = getattr(provider, "templates", None)

@@ -196,7 +196,7 @@ class Response:
     def contents(self, uri: str, mime_type: str | None) -> list[dict[str, Any]]:
         """As the contents of the resource at `uri`. RpcError."""
         self._refuse()
-        return [_content(part, uri, mime_type) for _, part in self._parts]
+        return [part_of(part, uri, mime_type) for _, part in self._parts]
 
     def _refuse(self) -> None:
         if self._failure:
@@ -221,7 +221,8 @@ def _placed(part: Content, uri: str) -> Content:
     return part
 
 
-def _content(part: Content, uri: str, mime_type: str | None) -> dict[str, Any]:
+def part_of(part: Content, uri: str, mime_type: str | None) -> dict[str, Any]:
+    """A part of the resource at `uri`, in wire form. TypeError for what a resource can't hold."""
     match part:
         case Text(text):
             return contents(uri, text, mime_type or "text/plain")
@@ -231,3 +232,4 @@ def _content(part: Content, uri: str, mime_type: str | None) -> dict[str, Any]:
             return contents(own or uri, content, mime if own else mime or mime_type)
         case Link():
             raise TypeError("a resource holds no links")
+    raise TypeError(f"{type(part).__name__} is no part of a resource")

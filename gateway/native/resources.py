@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from gateway.native import content, functions, uris
-from gateway.native.content import Embedded
+from gateway.native.content import Audio, Embedded, Image, Link, Text
 from gateway.native.definitions import Description, Icons, ResourceInfo, TemplateInfo
 from gateway.native.functions import Function, Handler
-from gateway.native.request import Request, Response
+from gateway.native.request import Request, Response, part_of
 from gateway.native.schemas import Arguments, texts
 
 
@@ -89,7 +89,8 @@ def template(
 
 
 def read_result(uri: str, mime_type: str | None, value: Any) -> dict[str, Any]:
-    """The result of `resources/read` for what the function returned: text, bytes, parts, or any JSON value."""
+    """The result of `resources/read` for what the function returned: text, bytes, parts, or any JSON value. TypeError
+    for what a resource can't hold."""
     match value:
         case Response():
             parts = value.contents(uri, mime_type)
@@ -97,9 +98,12 @@ def read_result(uri: str, mime_type: str | None, value: Any) -> dict[str, Any]:
             parts = [content.contents(uri, value, mime_type or "text/plain")]
         case bytes():
             parts = [content.contents(uri, value, mime_type or "application/octet-stream")]
-        case Embedded() | [Embedded(), *_]:
-            several = [value] if isinstance(value, Embedded) else value
-            parts = [content.contents(e.uri, e.content, e.mime_type) for e in several]
+        case bytearray():
+            parts = [content.contents(uri, bytes(value), mime_type or "application/octet-stream")]
+        case Text() | Image() | Audio() | Embedded() | Link():
+            parts = [part_of(value, uri, mime_type)]
+        case [Text() | Image() | Audio() | Embedded() | Link(), *_]:
+            parts = [part_of(part, uri, mime_type) for part in value]
         case _:
             parts = [content.contents(uri, content.to_json(value).decode(), mime_type or "application/json")]
     return {"contents": parts}

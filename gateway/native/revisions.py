@@ -1,6 +1,7 @@
-"""Cutting what goes out down to what the client's revision knows.
+"""What goes out, as the client's revision has it.
 
 A server describes itself once, in the newest terms; members that came later than the client's revision are left out.
+What a handler or a function of the server has put there instead of a text or a number goes to nobody.
 """
 
 from collections.abc import Mapping
@@ -26,7 +27,32 @@ _MEMBERS: Final[Mapping[str, Mapping[str, str]]] = {
 """Object → member → the feature that it came with, by the names in `actors.protocol.versions`."""
 
 
+_NEEDED: Final = {"name", "uri", "uriTemplate"}
+"""Of whatever kind has them: it must say them."""
+
+_TEXTS: Final = _NEEDED | {"version", "title", "description", "websiteUrl", "mimeType", "message"}
+_KINDS: Final[Mapping[str, tuple[type, ...]]] = {
+    **dict.fromkeys(_TEXTS, (str,)),
+    "size": (int,),
+    "progress": (int, float),
+    "total": (int, float),
+    "required": (bool,),
+    "isError": (bool,),
+    "structuredContent": (dict,),
+}
+"""Member → what it must be."""
+
+
 def fit(kind: str, value: Mapping[str, Any], version: str) -> dict[str, Any]:
-    """`value` without what `version` does not know, and without members that are None."""
-    features = _MEMBERS[kind]
-    return {k: v for k, v in value.items() if v is not None and (k not in features or can_use(version, features[k]))}
+    """`value` without what `version` does not know, and without members that are None. TypeError for a member that is
+    something else than the protocol has there."""
+    features, fitting = _MEMBERS[kind], dict[str, Any]()
+    for member, said in value.items():
+        if said is None and member not in _NEEDED:
+            continue
+        expected = _KINDS.get(member)
+        if expected and (not isinstance(said, expected) or (isinstance(said, bool) and bool not in expected)):
+            raise TypeError(f"{kind}: {member} can't be of type {type(said).__name__}")
+        if member not in features or can_use(version, features[member]):
+            fitting[member] = said
+    return fitting

@@ -7,6 +7,7 @@ from types import NoneType, UnionType
 from typing import Any, Final, Union, cast, get_args, get_origin
 
 import msgspec
+import pydantic_core
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
 from pydantic.errors import PydanticInvalidForJsonSchema, PydanticSchemaGenerationError
 from pydantic.fields import FieldInfo
@@ -71,6 +72,27 @@ def _fast(schema: Any) -> Any:
     return {**made, "fail_fast": True} if schema["type"] in _CONTAINERS else made
 
 
+_LOOSER: Final = frozenset(
+    {"set", "frozenset", "generator", "call", "named-tuple", "complex"}
+    | {"function-before", "function-wrap", "function-plain"}
+)
+"""Core schemas that may take what their JSON Schemas exclude: doubles in a set, an object for a named tuple."""
+
+
+def _is_looser(schema: Any) -> bool:
+    """Whether anything in this core schema may be."""
+    if isinstance(schema, (list, tuple)):
+        return any(map(_is_looser, schema))
+    if not isinstance(schema, dict):
+        return False
+    kind = schema.get("type")
+    if not isinstance(kind, str):  # fields, or choices, by name
+        return any(map(_is_looser, schema.values()))
+    if kind == "enum":
+        return "sub_type" not in schema and not all(isinstance(member.value, str) for member in schema["members"])
+    return kind in _LOOSER or any(_is_looser(schema[key]) for key in _SCHEMAS & schema.keys())
+
+
 class Arguments:
     """The arguments of one handler: their schema, and values checked against it. TypeError for types without one.
 
@@ -84,7 +106,7 @@ class Arguments:
         for parameter in parameters:
             make_legible(parameter.annotation)
         fields = {f"p{i}": (p.annotation, _field(p)) for i, p in enumerate(parameters)}
-        config = ConfigDict(extra="forbid" if by_hand is None else "ignore")
+        config = ConfigDict(extra="forbid" if by_hand is None else "ignore", allow_inf_nan=False)
         try:
             self._model: type[BaseModel] = create_model(name, __config__=config, **cast(Any, fields))
             derived = _root(self._model.model_json_schema(schema_generator=_Plain))
@@ -97,6 +119,7 @@ class Arguments:
         if self._by_hand:
             self._schema.require()
         self._validator = _failing_fast(self._model)
+        self._looser = _is_looser(self._model.__pydantic_core_schema__)
 
     @property
     def schema(self) -> dict[str, Any]:
@@ -122,11 +145,14 @@ class Arguments:
         if self._by_hand:
             return self.parse(arguments)
         try:
-            return self._by_name(self._validator.validate_json(arguments, strict=True))
+            taken = self._by_name(self._validator.validate_json(arguments, strict=True))
         except ValidationError:
             taken = self.parse(arguments)
-            self._check(arguments)  # pydantic is stricter than the schema too: `1.0` is an integer
-            return taken
+        else:
+            if not self._looser:
+                return taken
+        self._check(arguments)  # pydantic is stricter than the schema too: `1.0` is an integer
+        return taken
 
     def _check(self, arguments: bytes) -> None:
         try:
@@ -192,14 +218,24 @@ class Output:
             checked = self._adapter.validate_python(value)
         except ValidationError as error:
             raise TypeError(f"the tool returned what its return type excludes: {explain(error)}") from None
-        plain = from_json(to_json(self._adapter.dump_python(checked, mode="json", by_alias=True)))
-        return {"result": plain} if self._wrapped else plain
+        dumped = self._adapter.dump_python(checked, mode="json", by_alias=True)
+        plain = from_json(to_json(dumped))
+        structured = {"result": plain} if self._wrapped else plain
+        if not _is_finite(dumped):
+            self.check(structured)  # what is not finite is null in JSON, which not every schema takes
+        return cast(dict[str, Any], structured)
 
     def check(self, structured: Any) -> None:
         """TypeError if this value, as JSON has it, does not fit the schema."""
         fault = self._schema.fault(from_json(to_json(structured)))
         if fault:
             raise TypeError(f"the tool returned what its output schema forbids: {fault}")
+
+
+def _is_finite(dumped: Any) -> bool:
+    """Whether no number in these plain values is infinite, or none at all. A text may be taken for one."""
+    raw = pydantic_core.to_json(dumped, inf_nan_mode="constants")
+    return b"NaN" not in raw and b"Infinity" not in raw
 
 
 def output_of(annotation: Any) -> Output | None:

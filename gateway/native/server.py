@@ -28,6 +28,7 @@ from gateway.native.providers import (
     Subscribers,
     ToolExecutor,
     checked_scheme,
+    require,
     scheme_of,
 )
 from gateway.native.resources import Resource, Template
@@ -278,7 +279,8 @@ class Server:
     def provide(self, scheme: str, provider: ResourceProvider) -> None:
         """All resources of a URI scheme as an object, with `async list(cursor)` and `async read(uri)`; where it has
         them, `async subscribe(uri)`, `async unsubscribe(uri)` and `templates()`. What is registered by its own URI or
-        template goes before."""
+        template goes before. TypeError and ValueError say what it lacks."""
+        require(provider, "list", "read")
         self._add("resources", self.providers, checked_scheme(scheme), provider)
 
     def unprovide(self, scheme: str) -> None:

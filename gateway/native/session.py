@@ -4,10 +4,10 @@ Guarantees: a request is answered once, or not at all if the client cancelled it
 request and nothing else; nothing is queued without bound, a request too many is refused.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from enum import Enum
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVarTuple, cast
 
 import trio
 from msgspec import Raw
@@ -28,6 +28,8 @@ from gateway.native.stepping import Stepped
 
 if TYPE_CHECKING:
     from gateway.native.server import Server
+
+Ts = TypeVarTuple("Ts")
 
 INBOX: Final = 1024
 """Frames that may wait to be read: more than a client that keeps to its own bounds ever has under way."""
@@ -128,11 +130,19 @@ class Session:
             self._spawn(self._in_background, list(self.server.backgrounds), self._background)
 
     async def _in_background(self, backgrounds: Iterable[Background], scope: trio.CancelScope) -> None:
-        crashed = partial(self.undescribed, "background")
         with scope:
             async with trio.open_nursery() as nursery:
                 for background in backgrounds:
-                    nursery.start_soon(partial(boundary, background.run, on_exit=crashed))
+                    nursery.start_soon(self._apart, "background", background.run)
+
+    async def _apart(self, method: str, work: Callable[[*Ts], Awaitable[object]], *args: *Ts) -> None:
+        """Does what no request waits for. A crash of it is logged."""
+
+        async def inside() -> None:
+            with failures.no_exit():
+                await work(*args)
+
+        await boundary(inside, on_exit=partial(self.undescribed, method))
 
     async def _leave_providers(self) -> None:
         """Tells providers of what nobody hears of any more."""
@@ -143,8 +153,7 @@ class Session:
         for uri in left:
             provider = self.server.provider_of(uri)
             if provider is not None:
-                crashed = partial(self.undescribed, "resources/unsubscribe")
-                await boundary(subscribers.settle, uri, provider, on_exit=crashed)
+                await self._apart("resources/unsubscribe", subscribers.settle, uri, provider)
 
     def close(self) -> None:
         """Ends the session once the frames already here have been read. Idempotent."""
@@ -282,7 +291,10 @@ class Session:
             self._crash(request.method, error)
         if isinstance(error, UrlRequiredError):
             self.visited_by(error.elicitations)
-        return failures.answer(request, error, self.client)
+        frame = failures.answer(request, error, self.client)
+        if len(frame) > self._message_bytes:
+            return failures.answer(request, self._too_large(frame), self.client)
+        return frame
 
     def _slow(self, method: str, params: methods.Params, seconds: float) -> None:
         if self._blocked:
@@ -360,10 +372,9 @@ class Session:
         for uri, provider in providers.items():
             left.subscribers.discard(uri, self)
             if provider is not None:
-                crashed = partial(self.undescribed, "resources/unsubscribe")
-                await boundary(left.subscribers.settle, uri, provider, on_exit=crashed)
+                await self._apart("resources/unsubscribe", left.subscribers.settle, uri, provider)
         for uri in list(self.subscriptions):
-            await boundary(methods.subscribe_again, self, uri, on_exit=partial(self.undescribed, "resources/subscribe"))
+            await self._apart("resources/subscribe", methods.subscribe_again, self, uri)
             self.resource_updated(uri)
 
     def visited_by(self, elicitations: Iterable[UrlElicitation]) -> None:
@@ -405,5 +416,8 @@ class Session:
 
     def _fitting(self, frame: bytes) -> bytes:
         if len(frame) > self._message_bytes:
-            raise TooLargeError(f"The message has {len(frame)} bytes, and {self._message_bytes} are allowed")
+            raise self._too_large(frame)
         return frame
+
+    def _too_large(self, frame: bytes) -> TooLargeError:
+        return TooLargeError(f"The message has {len(frame)} bytes, and {self._message_bytes} are allowed")

@@ -9,7 +9,7 @@ from gateway.native import content, functions, schemas
 from gateway.native.content import Content, ToolResult
 from gateway.native.definitions import Description, Icons, ToolDefinition
 from gateway.native.functions import Function, Handler
-from gateway.native.providers import Calling, ToolExecutor
+from gateway.native.providers import Calling, ToolExecutor, require
 from gateway.native.request import Request, Response
 from gateway.native.revisions import fit
 from gateway.native.schemas import Arguments, Output
@@ -86,9 +86,10 @@ def tool(
 
 def executed(executor: ToolExecutor) -> Tool:
     """A tool made of this object. TypeError and ValueError say what it lacks."""
-    definition = executor.definition
+    definition = getattr(executor, "definition", None)
     if not isinstance(definition, ToolDefinition):
         raise TypeError(f"{executor!r}: its definition is no ToolDefinition")
+    require(executor, "execute")
     output = None if definition.output_schema is None else Output(definition.output_schema)
     arguments = Arguments(_checked_name(definition.name), (), definition.input_schema)
     return Tool(definition, arguments, output, Calling(executor.execute))

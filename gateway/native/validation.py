@@ -31,6 +31,14 @@ class JsonSchema:
         """The schema as it is now, with an object at its root. ValueError, and whatever the function raises."""
         return _rooted(self._given() if callable(self._given) else self._given, self._name)
 
+    @property
+    def listed(self) -> dict[str, Any]:
+        """The same, and ValueError if a function gave what is no schema."""
+        if callable(self._given):
+            self._compile()
+            return dict(self._compiled or {})
+        return self.value
+
     def fault(self, value: Any, every: bool = False) -> str | None:
         """What is wrong with the value, in a line: `days: "x" is not of type "integer"`; None if it fits. Only for
         short values `every` fault should be looked for. ValueError, and whatever the function raises."""

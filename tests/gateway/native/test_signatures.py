@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import pytest
@@ -245,6 +245,9 @@ def test_what_can_not_be_a_handler_is_refused_in_words_that_help() -> None:
     async def endless(a: int) -> AsyncIterator[int]:
         yield a
 
+    def lazy(a: int) -> Iterator[int]:
+        yield a
+
     async def unknown(price: Decimal) -> None: ...
     async def no_form(fine: int, odd: Server) -> None: ...
 
@@ -255,6 +258,7 @@ def test_what_can_not_be_a_handler_is_refused_in_words_that_help() -> None:
         (positional, "positional: the parameter 'a' is positional only"),
         (rest, "rest: the parameter 'more' is [*][*]kwargs"),
         (endless, "endless: .* generator"),
+        (lazy, "lazy: .* generator"),
         (unknown, "unknown: .*'Decimal'.* not known where the function is defined"),
         (no_form, "no_form: the parameter 'odd' has a type without a JSON form"),
         (Service.method, "method: .*'self'.* of an object"),
