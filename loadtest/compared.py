@@ -13,13 +13,16 @@ import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import trio
 
-from loadtest import proc, shapes
+from gateway.client import open_client
+from loadtest import opened, proc, shapes
 from loadtest.client import Client, Session, Stateless, WrongAnswerError, end_clients, open_clients
 from loadtest.targets import SERVER_CPU, Bench, http_server
 from loadtest.wire import Address
@@ -67,14 +70,14 @@ class Compared:
             raise WrongAnswerError(str(count.errors))
         return (proc.cpu_seconds(self._pids[which]) - before) / count.calls * 1e6
 
-    async def calls(self, which: int, clients: list[Client], number: int) -> dict[str, float]:
+    async def calls(self, which: int, call: Callable[[], Awaitable[object]], number: int) -> dict[str, float]:
         """By function: how often it is entered for one call."""
         profile, pid = self._profiles[which], self._pids[which]
         profile.unlink(missing_ok=True)
         os.kill(pid, signal.SIGUSR1)
         await trio.sleep(SETTLES)
         for _ in range(number):
-            await clients[0].call("echo")
+            await call()
         os.kill(pid, signal.SIGUSR2)
         while not profile.exists():  # noqa: ASYNC110 - it is another process that writes it
             await trio.sleep(SETTLES)
@@ -101,11 +104,17 @@ class Compared:
 
     async def counts(self, era: str, number: int) -> Found:
         """What is entered for one call, and where the difference to the first lies."""
-        all_clients = await self.clients(era, 1)
-        for clients in all_clients:
-            for _ in range(20):
-                await clients[0].call("echo")
-        entered = [await self.calls(which, clients, number) for which, clients in enumerate(all_clients)]
+        version = {"legacy": opened.LEGACY, "modern": opened.MODERN}[era]
+        entered = []
+        async with AsyncExitStack() as stack:
+            for which, name in enumerate(self.names):
+                url, token = self.addresses[which].url, self.tokens.get(name)
+                headers = {"Authorization": f"Bearer {token}"} if token else {}
+                one = await stack.enter_async_context(open_client(url, version, headers=headers))
+                call = partial(opened.call, one, "echo")
+                for _ in range(20):
+                    await call()
+                entered.append(await self.calls(which, call, number))
         found: Found = {name: round(sum(calls.values())) for name, calls in zip(self.names, entered, strict=True)}
         for name, calls in zip(self.names[1:], entered[1:], strict=True):
             more = {function: n - entered[0].get(function, 0.0) for function, n in calls.items()}

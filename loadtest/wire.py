@@ -167,6 +167,11 @@ class Address:
     port: int
     path: bytes = b"/mcp"
 
+    @property
+    def url(self) -> str:
+        """For clients that take one."""
+        return f"http://127.0.0.1:{self.port}{self.path.decode()}"
+
     async def connect(self, receive_buffer: int | None = None) -> ClientConnection:
         """Opens a connection, with a receive buffer of so many bytes or the system's own."""
         sock = trio.socket.socket()

@@ -8,9 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import trio
 
+from loadtest import opened
 from tests.support.patience import PATIENCE
-from tests.support.processes import ROOT, environment
+from tests.support.processes import ROOT, Programs, environment
 
 pytestmark = [
     pytest.mark.e2e,
@@ -65,6 +67,16 @@ def test_all_transports_and_servers_on_other_libraries_are_measured_side_by_side
     assert {(load, target) for target in targets} == {(cell["load"], cell["target"]) for cell in report["loads"]}
     assert {cell["target"] for cell in report["loads"] if "of_http" in cell} == set(transports)
     assert "as a multiple of over-http's" in printed
+
+
+def test_the_public_client_is_measured_over_every_transport(programs: Programs, tmp_path: Path) -> None:
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({"mcpServers": {"bench": {"native": "loadtest.echo:server"}}}))
+    port = int(programs.gateway(config).url.rpartition(":")[2])
+    found = trio.run(opened.measure, port, config, 1, 0)
+    for load in opened.LOADS:
+        assert set(found[load]) == {opened.BY_HAND, *opened.ways(port, config)}
+        assert all(cost["calls_per_s"] > 0 for cost in found[load].values())
 
 
 @pytest.mark.parametrize("profiler", ["samples", "calls"])
