@@ -6,6 +6,7 @@ from pathlib import Path as FilePath
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+from pydantic.errors import PydanticSchemaGenerationError
 
 from gateway.config.problems import ConfigError, Problem, nearest, sentence
 from gateway.config.references import is_server
@@ -28,15 +29,22 @@ def made(found: Any, options: Mapping[str, Any], place: Callable[[FilePath], Fil
         raise ConfigError(_problems(error, model)) from None
     values = {str(field.alias): getattr(checked, name) for name, field in model.model_fields.items()}
     try:
-        return found(**{name: place(v) if isinstance(v, FilePath) else v for name, v in values.items()})
+        server = found(**{name: place(v) if isinstance(v, FilePath) else v for name, v in values.items()})
     except ValueError as error:
         raise ConfigError([Problem(str(error), ("options",))]) from error
+    except SystemExit as error:
+        raise ConfigError([Problem(f"it ends the process (SystemExit: {error})", ("native",))]) from error
+    if not is_server(server):
+        raise ConfigError([Problem(f"it makes no server, but something of type {type(server).__name__}", ("native",))])
+    return server
 
 
 def _model(factory: Callable[..., Any]) -> type[BaseModel]:
+    if inspect.iscoroutinefunction(factory):
+        raise ConfigError([Problem("a function that makes a server is not async", ("native",))])
     try:
         parameters = inspect.signature(factory, eval_str=True).parameters.values()
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, NameError):
         raise ConfigError([Problem("is no server, nor a function that makes one", ("native",))]) from None
     fields: dict[str, Any] = {}
     for number, parameter in enumerate(parameters):
@@ -45,7 +53,11 @@ def _model(factory: Callable[..., Any]) -> type[BaseModel]:
             default = ... if parameter.default is parameter.empty else parameter.default
             # By alias, since a parameter may be called what a field may not: `schema`, `copy`.
             fields[f"p{number}"] = (annotation, Field(default, alias=parameter.name))
-    return create_model("Options", __config__=ConfigDict(extra="forbid"), **fields)
+    try:
+        return create_model("Options", __config__=ConfigDict(extra="forbid"), **fields)
+    except PydanticSchemaGenerationError:
+        problem = "is no server, and a function with parameters that no option can be"
+        raise ConfigError([Problem(problem, ("native",))]) from None
 
 
 def _problems(error: ValidationError, model: type[BaseModel]) -> Iterator[Problem]:

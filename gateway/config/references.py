@@ -5,6 +5,7 @@ Of a module or a file alone it is the `server`.
 
 import importlib
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import reduce
 from importlib.util import module_from_spec, spec_from_file_location
@@ -23,7 +24,7 @@ def split(reference: str) -> tuple[str, str]:
     where, colon, attribute = reference.rpartition(":")
     if not colon:
         where, attribute = reference, DEFAULT
-    if not where or not attribute:
+    if not where or not attribute or (where.startswith(".") and not where.endswith(FILE)):
         raise ValueError("must be written as module:attribute or path/to/file.py:attribute")
     return where, attribute
 
@@ -38,14 +39,17 @@ def placed(reference: str, folder: Path) -> str:
 
 def import_object(reference: str) -> Any:
     """The object that is named; modules are found beside the packages that are installed and in the current directory.
-    ValueError says what is not there or can't be read; what the module itself raises is not caught."""
+    ValueError says what is not there, can't be read, or would end the process; what else the module itself raises is
+    not caught."""
     where, attribute = split(reference)
     try:
         module = _import_file(Path(where)) if where.endswith(FILE) else _import(where, Path.cwd())
     except ImportError as error:
         raise ValueError(f"cannot be imported: {error}") from error
     except SyntaxError as error:
-        raise ValueError(f"cannot be read: {error.filename}, line {error.lineno}: {error.msg}") from error
+        raise ValueError(f"cannot be read: {error.filename or where}, line {error.lineno or 1}: {error.msg}") from error
+    except SystemExit as error:
+        raise ValueError(f"it ends the process when it is imported (SystemExit: {error})") from error
     try:
         return reduce(getattr, attribute.split("."), module)
     except AttributeError as error:
@@ -54,11 +58,16 @@ def import_object(reference: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What was loaded so that it can be loaded anew: the object, and the modules that came with it and belong to it."""
+    """What was loaded so that it can be loaded anew: the object, and the modules that were there before it."""
 
     reference: str
     found: Any
-    modules: frozenset[str]
+    others: frozenset[str]
+
+    @property
+    def modules(self) -> frozenset[str]:
+        """Those that came with it, or since, and belong to it."""
+        return frozenset(_own(self.others))
 
     def files(self) -> set[Path]:
         """Those of the modules, and what lies beside them: what they import next may be there."""
@@ -66,18 +75,16 @@ class Loaded:
         return {beside for file in known if file for beside in Path(file).parent.glob(f"*{FILE}")}
 
 
-def load_anew(reference: str, before: Loaded | None = None) -> Loaded:
-    """The object that is named, with its modules as they stand in their files now. ValueError as `import_object`; where
-    that or anything else is raised, the modules of before are there as they were."""
+def load_anew(reference: str, before: Loaded | None = None, make: Callable[[Any], Any] = lambda found: found) -> Loaded:
+    """What is made of the object that is named, with its modules as they stand in their files now. ValueError as
+    `import_object`; where that or anything else is raised, the modules of before are there as they were."""
     sys.dont_write_bytecode = True  # what is kept is told apart by whole seconds, and edits come faster
     importlib.invalidate_caches()
-    old = {name: sys.modules.pop(name) for name in (before.modules if before else ()) if name in sys.modules}
-    others = set(sys.modules)
+    old = {name: sys.modules.pop(name) for name in (before.modules if before else ())}
+    others = before.others if before else frozenset(sys.modules)
     loaded = None
     try:
-        loaded = Loaded(reference, import_object(reference), frozenset(_own(others)))
-    except SystemExit as error:
-        raise ValueError("it ends the process when it is imported") from error
+        loaded = Loaded(reference, make(import_object(reference)), others)
     finally:
         if loaded is None:
             for name in _own(others):
@@ -86,7 +93,7 @@ def load_anew(reference: str, before: Loaded | None = None) -> Loaded:
     return loaded
 
 
-def _own(others: set[str]) -> set[str]:
+def _own(others: frozenset[str]) -> set[str]:
     """The modules that have come since, without those that are installed, and ours."""
     installed = [Path(path) for path in (get_path("stdlib"), get_path("purelib"), get_path("platlib"))]
     found = set()

@@ -34,8 +34,7 @@ def settings_of(server: Any, *, digest: str) -> Settings:
 
 def load_server(target: str, before: Loaded | None = None) -> Loaded:
     """The server, so that it can be loaded anew; ConfigError, and whatever else `load_anew` raises."""
-    loaded = load_anew(target, before)
-    return replace(loaded, found=server_of(loaded.found))
+    return load_anew(target, before, server_of)
 
 
 def server_of(found: Any) -> Any:

@@ -101,6 +101,15 @@ def connect(path: Path) -> "Connection":
     return connection
 
 
+def identity(path: Path) -> tuple[int, int] | None:
+    """Of the file that is there; None if there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
 def _prepare(connection: "Connection") -> None:
     import sqlite_vec
 

@@ -183,6 +183,7 @@ class Store:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._file: tuple[int, int] | None = None
         self._writer: Connection | None = None
         self._readers: list[Connection] = []
         self._connecting = threading.Lock()
@@ -196,6 +197,7 @@ class Store:
         return await trio.to_thread.run_sync(self._read, work, limiter=self._reading, abandon_on_cancel=True)
 
     def _read(self, work: store.Work) -> Any:
+        self._check_file()
         connection = self._reader()
         try:
             return store.read(connection, work)
@@ -210,7 +212,14 @@ class Store:
 
     def _connect(self) -> "Connection":
         with self._connecting:  # one at a time, since the first one makes the file
-            return store.connect(self._path)
+            connection = store.connect(self._path)
+            self._file = self._file or store.identity(self._path)
+        return connection
+
+    def _check_file(self) -> None:
+        """ToolError if the file that is open is not there any more: what is written to it nobody would find again."""
+        if self._file is not None and store.identity(self._path) != self._file:
+            raise ToolError(f"{self._path} was removed or replaced. Nothing was changed; start the server again")
 
     async def write(self, work: store.Work) -> Any:
         """What this returns, once it is on the disk. ToolError, if it changed nothing. Cancelled before its turn, it
@@ -232,6 +241,7 @@ class Store:
 
     def _write(self, batch: "Sequence[_Change]") -> None:
         try:
+            self._check_file()
             if self._writer is None:
                 self._writer = self._connect()
             outcomes = store.write(self._writer, [change.work for change in batch])

@@ -1,4 +1,5 @@
 import json
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -176,6 +177,10 @@ class Made:
         """As servers have it."""
 
 
+class Unknown:
+    """What no option can be."""
+
+
 def make(*, folder: Path, schema: int = 3) -> Made:
     return Made(folder, schema)
 
@@ -221,6 +226,28 @@ def test_options_that_a_server_does_not_take_are_told(
 def test_what_is_neither_a_server_nor_makes_one_is_told(write: Callable[..., Path]) -> None:
     with pytest.raises(ConfigError, match=r"mcpServers\.a\.native: is no server, nor a function that makes one"):
         load(write('{"mcpServers": {"a": {"native": "builtins:dict"}}}'), {})
+
+
+async def _make_later() -> Made:
+    return Made(Path())
+
+
+def _make_of(what: Unknown) -> Made:
+    return Made(Path())
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        (lambda: 5, "it makes no server, but something of type int"),
+        (lambda: sys.exit(4), r"it ends the process \(SystemExit: 4\)"),
+        (_make_later, "a function that makes a server is not async"),
+        (_make_of, "is no server, and a function with parameters that no option can be"),
+    ],
+)
+def test_a_function_that_makes_no_server_is_told(write: Callable[..., Path], found: Any, said: str) -> None:
+    with pytest.raises(ConfigError, match=rf"mcpServers\.a\.native: {said}"):
+        load(write('{"mcpServers": {"a": {"native": "m:a"}}}'), {}, resolve=lambda _: found)
 
 
 def test_cursors_depend_on_options(write: Callable[..., Path]) -> None:

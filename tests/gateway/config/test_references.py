@@ -62,6 +62,8 @@ def test_a_file_finds_what_lies_beside_it_and_in_its_package(put: Put) -> None:
         (None, "there is no file"),
         ("def (", "cannot be read: .*bad.py, line 1: invalid syntax"),
         ("import no_such_module", "cannot be imported: No module named 'no_such_module'"),
+        ("raise SystemExit(3)", r"ends the process when it is imported \(SystemExit: 3\)"),
+        ("\0", "cannot be read: .*bad.py, line 1: .*null bytes"),
         ("", 'there is no "server" in .*bad.py'),
     ],
 )
@@ -69,6 +71,12 @@ def test_what_can_not_be_had_is_said(text: str | None, said: str, put: Put, tmp_
     file = tmp_path / "bad.py" if text is None else put("bad.py", text)
     with pytest.raises(ValueError, match=said):
         import_object(str(file))
+
+
+def test_a_module_is_named_from_the_top() -> None:
+    for reference in (".", ".weather", "..weather:server"):
+        with pytest.raises(ValueError, match="must be written as"):
+            import_object(reference)
 
 
 def test_in_a_configuration_a_file_is_relative_to_it(put: Put) -> None:
@@ -100,3 +108,32 @@ def test_where_that_fails_everything_is_as_it_was(text: str, raised: type[Except
     with pytest.raises(raised):
         load_anew(str(file), first)
     assert {name: sys.modules[name] for name in first.modules} == modules
+
+
+def test_what_it_imported_later_is_loaded_anew_too(put: Put) -> None:
+    put("late_of_this_test.py", "found = 1")
+    file = put("lazy.py", "def server():\n    import late_of_this_test\n    return late_of_this_test.found")
+    first = load_anew(str(file))
+    assert first.found() == 1
+    put("late_of_this_test.py", "found = 2")
+    second = load_anew(str(file), first)
+    assert second.found() == 2
+    assert second.modules == {str(file), "late_of_this_test"}
+
+
+def test_what_was_imported_for_nothing_is_imported_again(put: Put) -> None:
+    put("made_of_this_test.py", "found = 1")
+    file = put("maker.py", "server = 1")
+
+    def make(found: int) -> int:
+        if found == 2:
+            raise ValueError("none")
+        return found
+
+    first = load_anew(str(file), None, make)
+    put("extra_of_this_test.py", "found = 2")
+    put("maker.py", "from extra_of_this_test import found as server")
+    with pytest.raises(ValueError, match="none"):
+        load_anew(str(file), first, make)
+    put("extra_of_this_test.py", "found = 3")
+    assert load_anew(str(file), first, make).found == 3

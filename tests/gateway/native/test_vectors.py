@@ -307,6 +307,18 @@ async def test_a_path_that_can_not_be_used_is_said_by_each_tool(connect: Any, tm
     assert "can't be used" in await client.error("db_list")
 
 
+async def test_a_file_that_is_gone_or_another_is_not_written_any_more(client: Any, path: Path) -> None:
+    await client.call("db_insert", id=1, vector=[1])
+    path.rename(path.with_name("moved"))
+    for there in (False, True):
+        if there:
+            path.write_text("")
+        for tool, arguments in (("db_insert", {"id": 2, "vector": [1]}), ("db_stats", {})):
+            assert "removed or replaced. Nothing was changed" in await client.error(tool, **arguments)
+    path.with_name("moved").replace(path)
+    assert (await client.call("db_stats"))["structuredContent"]["count"] == 1
+
+
 async def test_who_can_not_write_for_another_process_says_so(
     client: Any, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
