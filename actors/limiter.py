@@ -11,7 +11,7 @@ import trio
 from msgspec import Struct
 
 from actors.ports import Buckets, Failed, Log, Telemetry
-from actors.protocol.limiting import Bucket, Due, Taken
+from actors.protocol.limiting import ALL_GAVE, Bucket, Due, Taken
 
 EMPTY_FOR: Final = 1.0
 """Seconds, at most, for which a bucket that was found empty is not asked again."""
@@ -31,6 +31,11 @@ class Verdict(Struct, frozen=True):
 
 
 PASSES: Final = Verdict()
+_PASSED: Final = {
+    (of, enforced): (of, "passed", "enforce" if enforced else "observe")
+    for of in ("call", "endpoint")
+    for enforced in (True, False)
+}
 
 
 class Limiter:
@@ -53,19 +58,25 @@ class Limiter:
         of: Of,
         enforced: bool,
         cost: int = 1,
-        once: tuple[str, float] = ("", 0.0),
-    ) -> None:
-        """Takes from all these buckets, or from none; `then` may run before this returns. `once`: what was paid for
-        before, and for how many seconds it can be brought."""
-
-        def came(outcome: Taken | Failed) -> None:
-            then(self._told_by(due, outcome, of, cost, enforced=enforced))
-
-        known = None if once[0] or cost > 1 or not self._empty else self._known(due)
-        if known is not None:
-            came(known)
-        else:
-            self._buckets.take([one.bucket for one in due], cost, *once, came)
+        once: str = "",
+        seconds: float = 0.0,
+    ) -> Verdict | None:
+        """Takes from all these buckets, or from none; None: `then` hears of it later. `once`: what was paid for before,
+        and for how many seconds it can be brought."""
+        taken = None if once or cost > 1 or not self._empty else self._known(due)
+        if taken is None:
+            buckets = (due[0].bucket,) if len(due) == 1 else [one.bucket for one in due]
+            taken = self._buckets.take(
+                buckets,
+                cost,
+                once,
+                seconds,
+                lambda outcome: then(self._told_by(due, outcome, of, cost, enforced=enforced)),
+            )
+        if taken is ALL_GAVE:
+            self._telemetry.count("stagedoor_limit_decisions_total", _PASSED[of, enforced])
+            return PASSES
+        return None if taken is None else self._told_by(due, taken, of, cost, enforced=enforced)
 
     async def asked(self, due: tuple[Due, ...], *, enforced: bool, cost: int) -> Verdict:
         """The same for an endpoint, for whoever can wait."""
@@ -75,9 +86,10 @@ class Limiter:
             verdicts.append(verdict)
             answered.set()
 
-        self.ask(due, came, of="endpoint", enforced=enforced, cost=cost)
-        if not verdicts:
-            await answered.wait()
+        verdict = self.ask(due, came, of="endpoint", enforced=enforced, cost=cost)
+        if verdict is not None:
+            return verdict
+        await answered.wait()
         return verdicts[0]
 
     def _known(self, due: tuple[Due, ...]) -> Taken | None:

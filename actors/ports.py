@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from actors.protocol.codec import Frame
 from actors.protocol.errors import ProtocolError, encode_error_body
-from actors.protocol.limiting import Bucket
+from actors.protocol.limiting import Bucket, Taken
 from actors.protocol.messages import Request, RequestId
 from actors.protocol.operations import Observer, Operation
 from actors.protocol.rights import NO_RIGHTS, Rights
@@ -659,10 +659,10 @@ class Shelf(Protocol):
 class Buckets(Protocol):
     """How often things were done, counted for all replicas by the clock of the store."""
 
-    def take(self, buckets: Sequence[Bucket], cost: int, once: str, seconds: float, done: Done) -> None:
-        """Takes so much from each of these, or nothing at all if one of them has not enough → Taken. `once`, if it is
-        not empty, names what was paid for before: the first who brings it in so many seconds takes nothing. It is
-        tried once: Failed where nobody can tell."""
+    def take(self, buckets: Sequence[Bucket], cost: int, once: str, seconds: float, done: Done) -> Taken | None:
+        """Takes so much from each of these, or nothing at all if one of them has not enough → Taken; None: `done` hears
+        of it. `once`, if it is not empty, names what was paid for before: the first who brings it in so many seconds
+        takes nothing. It is tried once: Failed where nobody can tell."""
 
 
 class Invitation(Struct, frozen=True):

@@ -79,7 +79,11 @@ def _asked(audit: Audit, method: str, params: Raw) -> tuple[str, Any]:
     return said.subject(method)[:ITEM_CHARACTERS], audit.arguments(bytes(said.arguments)) if said.arguments else None
 
 
-def _audited(principal: str, rights: Rights, peer: str, item: str, args: Any) -> dict[str, Any]:
+def _audited(
+    audit: Audit, principal: str, rights: Rights, peer: str, method: str, params: bytes | tuple[str, Any]
+) -> dict[str, Any]:
+    """Who asks, and for what, by the params or what was read of them."""
+    item, args = _asked(audit, method, Raw(params)) if isinstance(params, bytes) else params
     found = {
         "principal": principal,
         "iss": rights.issuer,
@@ -178,26 +182,20 @@ class PostWatch:
 
     def began(self, request: Request, *, session: str = "", era: str = "", version: str = "") -> Request:
         """As in the port."""
-        found = carried(request.params, self._post.headers)
-        operation = self._operation(request.method, found, request.id, session, era, version)
-        if self._observer.names and request.method == "tools/call":
-            operation.tool = self._shown.exposed(_read(request.params).subject(request.method))
-        if self._audit.on and request.method in trail.AUDITED:
-            operation.audited = self._audited(request)
+        params, method, post = request.params, request.method, self._post
+        found = carried(params, post.headers)
+        operation = self._operation(method, found, request.id, session, era, version)
+        if self._observer.names and method == "tools/call":
+            operation.tool = self._shown.exposed(_read(params).subject(method))
+        if self._audit.on and method in trail.AUDITED:
+            # Put together when the line is, of a copy which keeps nothing of the message; unless it would keep much.
+            kept = bytes(params) if len(params) <= KEPT else _asked(self._audit, method, params)
+            who = post.principal.name, post.rights, post.peer
+            operation.audited = partial(_audited, self._audit, *who, method, kept)
         self.operations[request.id] = operation
         if operation.context is None:
             return request
         return Request(request.id, request.method, carrying(request.params, operation.context, operation.baggage))
-
-    def _audited(self, request: Request) -> Callable[[], dict[str, Any]]:
-        """Who asks, and for what: put together when the line is, unless much would be kept for it until then."""
-        post, audit, method = self._post, self._audit, request.method
-        who = partial(_audited, post.principal.name, post.rights, post.peer)
-        if len(request.params) <= KEPT:
-            params = bytes(request.params)  # a copy, which keeps nothing of the message
-            return lambda: who(*_asked(audit, method, Raw(params)))
-        asked = _asked(audit, method, request.params)
-        return lambda: who(*asked)
 
     def _operation(
         self,
@@ -241,14 +239,14 @@ class PostWatch:
 
     def replied(self, reply: Reply) -> Reply:
         """The reply, as it goes on to the client."""
-        open = [operation for operation in self.operations.values() if operation.outcome is None]
         if isinstance(reply, Answer):
             if not self.operations and reply.status >= 400:
-                open = [self._operation("")]
-            for operation in open:
-                self._answered(operation, reply)
+                self._answered(self._operation(""), reply)
+            for operation in self.operations.values():
+                if operation.outcome is None:
+                    self._answered(operation, reply)
             return reply
-        untaken = [operation for operation in open if not operation.taken]
+        untaken = [one for one in self.operations.values() if one.outcome is None and not one.taken]
         return Streaming(_Watched(reply.source, untaken, self._elsewhere), reply.headers) if untaken else reply
 
     def _answered(self, operation: Operation, answer: Answer) -> None:

@@ -18,7 +18,7 @@ from actors.endpoints.connecting import (
     Waited,
     connected,
 )
-from actors.endpoints.guard import Guard, Passed, Unmet, unmet
+from actors.endpoints.guard import LINK, Guard, Passed, Unmet, unmet
 from actors.endpoints.host import Host, Tree
 from actors.endpoints.limiting import Limiting, Weighed
 from actors.endpoints.upstreams import Dialer, Upstreams
@@ -97,7 +97,7 @@ class Endpoint(ABC):
         self.tree = tree
         self.upstreams = Upstreams(host, name, services, tree, dialer, self)
         self.guard = Guard(host, services, self.annotations)
-        self.limiting = Limiting(self, self.guard, services, lambda: host.ctx)
+        self.limiting = Limiting(self, self.guard, services, host)
         self.connecting = Connecting(self, services, lambda: host.ctx, host.principal.name)
 
     def __repr__(self) -> str:
@@ -192,7 +192,10 @@ class Endpoint(ABC):
         except errors.Refusal as refused:
             self.refuse(effect.call, refused.error)
         else:
-            self.let_through(effect, backend, passed, waited=waited)
+            if passed.due:
+                self.limiting.weigh(effect, backend, passed, waited=waited)
+            else:
+                self.send(effect, backend, passed.params, waited=waited)
 
     def let_through(self, effect: fx.Dispatch, backend: str, passed: Passed, *, waited: bool) -> None:
         """Sends a request on its way that is kept back by limits alone. `waited` as in `send`."""
@@ -273,7 +276,9 @@ class Endpoint(ABC):
             return
         if self.pinning is not None:
             message = self.pinning.worded(message)
-        if self.services.table.value.policy is not None:
+        if self.services.table.value.policy is not None and (
+            self.merged is not None or (message.ok and json.mentions(message.payload, LINK))
+        ):
             ruled = message
             message = self.guard.asking(self.rights_of(message.call), lambda: self._shown(ruled))
         elif self.merged is not None:

@@ -30,8 +30,11 @@ from actors.services import Services
 T = TypeVar("T")
 
 _NAMED: dict[str, Kind] = {subjects.CALL: "tool", "prompts/get": "prompt"}
+LINK = b'"resource_link"'
+"""What is in results with links to resources."""
 PINS = "pins"
 """What a refusal of what was not accepted is told by, in place of a rule."""
+_ALLOWED = {True: ("allow", "enforce"), False: ("allow", "observe")}
 SHOWN = 200
 """Characters of a name in a log."""
 
@@ -179,7 +182,9 @@ class Guard:
         subject = subjects.named(effect.method, params)
         if subject is None:
             return Passed(params)
-        if subject.kind == "tool" and not shown(spec, subject.name):
+        if (spec.disabled_tools or spec.enabled_tools is not None) and (
+            subject.kind == "tool" and not shown(spec, subject.name)
+        ):
             self._left_out(effect, spec, subject)
             raise errors.Refusal(self.unknown(effect, subject))
         return Passed(subject.params) if policy is None else self._judge(policy, effect, spec.name, subject)
@@ -190,10 +195,13 @@ class Guard:
             args, params = subjects.arguments(params)
             asked = Asked(args, self._annotations(backend, subject.name) if subject.kind == "tool" else None)
         decision = standing.decide(subject.kind, backend, subject.name, asked)
+        if decision.outcome == "allow":
+            self._services.telemetry.count("stagedoor_policy_decisions_total", _ALLOWED[policy.enforced])
+            if standing.limited and not effect.paid and effect.method != UNSUBSCRIBE:
+                return Passed(params, standing.due(subject.kind, backend, subject.name, asked), subject)
+            return Passed(params)
         self._record(policy, effect, backend, subject, decision)
-        if decision.allowed and standing.limited and not effect.paid and effect.method != UNSUBSCRIBE:
-            return Passed(params, standing.due(subject.kind, backend, subject.name, asked), subject)
-        if decision.allowed or not policy.enforced:
+        if not policy.enforced:
             return Passed(params)
         if decision.failed:
             raise errors.Refusal(errors.internal("the policy can't be evaluated", reason="policy", executed="no"))
@@ -240,11 +248,10 @@ class Guard:
         return subjects.unknown(effect.method, asked or subject)
 
     def _record(self, policy: Policy, effect: fx.Dispatch, backend: str, subject: Subject, decision: Decision) -> None:
+        """What was not allowed."""
         outcome, mode = "failed" if decision.failed else decision.outcome, "enforce" if policy.enforced else "observe"
         services = self._services
         services.telemetry.count("stagedoor_policy_decisions_total", (outcome, mode))
-        if decision.allowed:
-            return
         tell = services.log.error if decision.failed else services.log.info
         self._tell(tell, "policy_refused", mode, effect, backend, subject, outcome=outcome, rule=decision.rule)
 
@@ -304,7 +311,7 @@ class Guard:
     def without_hidden(self, backend: str, result: Raw) -> Raw:
         """A result, or a task with its result, without links to resources that may not be read."""
         standing = self.standing
-        if standing is None or not json.mentions(result, b'"resource_link"'):
+        if standing is None or not json.mentions(result, LINK):
             return result
         try:
             present = json.members(result)

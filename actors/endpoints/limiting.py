@@ -6,12 +6,14 @@ it stays taken: a call counts when it is let through, whatever becomes of it.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from actors.endpoints.guard import Guard, Passed, unmet
+from actors.endpoints.host import Host
 from actors.limiter import Verdict
 from actors.machines.modern.request_state import SKEW
 from actors.machines.session import effects as fx
@@ -57,52 +59,44 @@ class Sender(Protocol):
 class Limiting:
     """Of one client."""
 
-    __slots__ = ("_ctx", "_guard", "_sender", "_services", "waiting")
+    __slots__ = ("_guard", "_host", "_sender", "_services", "waiting")
 
-    def __init__(self, sender: Sender, guard: Guard, services: Services, ctx: Callable[[], Context]) -> None:
+    def __init__(self, sender: Sender, guard: Guard, services: Services, host: Host) -> None:
         self._sender = sender
         self._guard = guard
         self._services = services
-        self._ctx = ctx
+        self._host = host
         self.waiting: dict[int, Waiting] = EMPTY_TABLE
 
     def weigh(self, effect: fx.Dispatch, backend: str, passed: Passed, *, waited: bool) -> None:
         """Sends a call on its way if its limits let it through, now or later. Where they are only observed, nothing
         waits for them."""
-        services, ref = self._services, self._ctx().ref
+        services, limits = self._services, self._services.limits
         policy = services.table.value.policy
-        once = effect.once, services.limits.park_ttl + SKEW
+        limiter, kept = services.limiter, limits.park_ttl + SKEW
         if policy is None or not policy.enforced:
-            observed = self._observed(effect, backend, passed)
-            services.limiter.ask(passed.due, observed, of="call", enforced=False, once=once)
+            observed = partial(self._observed, effect, backend, passed)
+            verdict = limiter.ask(passed.due, observed, of="call", enforced=False, once=effect.once, seconds=kept)
+            if verdict is not None:
+                observed(verdict)
             self._sender.send(replace(effect, paid=True), backend, passed.params, waited=waited)
             return
-        call, waits = effect.call, False
-        at_once: list[Verdict] = []
-
-        def came(verdict: Verdict) -> None:
-            if waits:
-                ref.reply(Weighed(call, verdict))
-            else:
-                at_once.append(verdict)
-
-        services.limiter.ask(passed.due, came, of="call", enforced=True, once=once)
-        waits = not at_once
-        if waits:
-            self.waiting = put(self.waiting, call, Waiting(effect, backend, passed, waited))
-        elif at_once[0].refused is None:
+        came = partial(self._came, self._host.ctx, effect.call)
+        verdict = limiter.ask(passed.due, came, of="call", enforced=True, once=effect.once, seconds=kept)
+        if verdict is None:
+            self.waiting = put(self.waiting, effect.call, Waiting(effect, backend, passed, waited))
+        elif verdict.refused is None:
             self._sender.send(replace(effect, paid=True), backend, passed.params, waited=waited)
         else:
-            self._decided(Waiting(effect, backend, passed, waited), at_once[0])
+            self._decided(Waiting(effect, backend, passed, waited), verdict)
 
-    def _observed(self, effect: fx.Dispatch, backend: str, passed: Passed) -> Callable[[Verdict], None]:
-        subject, limited = passed.subject, self._guard.limited
+    @staticmethod
+    def _came(ctx: Context, call: int, verdict: Verdict) -> None:
+        ctx.ref.reply(Weighed(call, verdict))
 
-        def came(verdict: Verdict) -> None:
-            if subject is not None:
-                limited(effect, backend, subject, verdict, enforced=False)
-
-        return came
+    def _observed(self, effect: fx.Dispatch, backend: str, passed: Passed, verdict: Verdict) -> None:
+        if passed.subject is not None:
+            self._guard.limited(effect, backend, passed.subject, verdict, enforced=False)
 
     def weighed(self, message: Weighed) -> None:
         """The store has answered."""

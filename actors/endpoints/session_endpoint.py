@@ -29,7 +29,7 @@ from actors.protocol import capabilities, tasks, translate
 from actors.protocol import payload as json
 from actors.protocol.messages import EMPTY, RequestId
 from actors.protocol.methods import LIST_CHANGED, METHODS, SET_LEVEL, SUBSCRIBE, UNSUBSCRIBE, UPDATED
-from actors.protocol.policy import shown_otherwise
+from actors.protocol.policy import Policy, shown_otherwise
 from actors.protocol.rights import Rights
 from actors.protocol.subjects import CALL
 from actors.protocol.table import TOOLS, BackendSpec, Table, replaced
@@ -109,6 +109,8 @@ class SessionEndpoint(Endpoint):
         self._questions: dict[tuple[str, RequestId], str] = EMPTY_TABLE
         self._ruled: str | None = "" if services.table.value.policy is None else None
         """By which rules the client was last heard of; None: it was not."""
+        self._by: tuple[Policy | None, Rights] | None = None
+        """What those follow from."""
         self._kept_back: tuple[str, ...] | None = None
         """What it is subscribed to, until it is known what it may see: the session was rebuilt, its rights were not."""
 
@@ -628,6 +630,10 @@ class SessionEndpoint(Endpoint):
     def _rule(self) -> None:
         """Looks whether the client sees other things than when it was heard of last, be it in an earlier life of the
         session: by its rights, or by the rules."""
+        policy, rights, by = self.services.table.value.policy, self.host.rights, self._by
+        if by is not None and by[0] is policy and by[1] is rights:
+            return  # nearly always
+        self._by = policy, rights
         key = self.guard.key
         if key != self._ruled:
             before, self._ruled = self._ruled, key

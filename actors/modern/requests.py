@@ -73,6 +73,8 @@ AFFINITY = 128
 
 OVER = (Phase.DONE, Phase.ABANDONED)
 
+_PROOF = partial(token_hex, 8)
+
 
 class Kind(Struct, frozen=True):
     """Which requests one actor serves. `rights` where a policy makes a difference between them."""
@@ -277,7 +279,7 @@ class ModernRequests(Evictable):
         """`paid`: limits have let it through, as they have whatever its server was asked."""
         wall, ttl = self.services.wall(), self.services.limits.park_ttl
         policy = self.services.table.value.policy
-        proof = token_hex(8) if paid and policy is not None and policy.limited else ""
+        proof = _PROOF if paid and policy is not None and policy.limited else str
         return retry.Request(self.principal.name, state.method, state.params, wall, ttl, tool, proof)
 
     # Life

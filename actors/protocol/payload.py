@@ -129,7 +129,7 @@ class _Key(str):
 
 def _check_members(raw: Raw) -> None:
     """Raises for an object of too many members, having looked at no more of them than are allowed."""
-    if len(raw) <= _FEW or bytes(raw).count(b":") <= MEMBERS_MAX:
+    if bytes(raw).count(b":") <= MEMBERS_MAX:
         return
     left = MEMBERS_MAX
 
@@ -179,7 +179,8 @@ def members(raw: Raw) -> dict[str, Raw]:
     if not raw:
         return {}
     try:
-        _check_members(raw)
+        if len(raw) > _FEW:
+            _check_members(raw)
         return _decode_object(raw)
     except BROKEN as broken:
         raise refused(broken) from None

@@ -677,9 +677,11 @@ class SessionActor(Actor):
     @staticmethod
     def _received(operations: Mapping[RequestId, Operation]) -> Mapping[RequestId, str]:
         """By what later work can point at them."""
-        for operation in operations.values():
+        marks = {}
+        for id, operation in operations.items():
             operation.received = True
-        return {id: operation.mark for id, operation in operations.items()}
+            marks[id] = operation.mark
+        return marks
 
     def _mark(self, stream: str, marks: tuple[str, ...]) -> None:
         """What comes back for this stream goes on with these requests."""

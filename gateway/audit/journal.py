@@ -186,13 +186,10 @@ class Journal:
 
     def record(self, event: str, **values: Any) -> None:
         """Puts a line into the queue; never waits."""
-        self._put(event, values)
+        self.record_late(event, values)
 
-    def record_late(self, event: str, values: Callable[[], Mapping[str, Any]]) -> None:
+    def record_late(self, event: str, values: Mapping[str, Any] | Callable[[], Mapping[str, Any]]) -> None:
         """As in the port."""
-        self._put(event, values)
-
-    def _put(self, event: str, values: Mapping[str, Any] | Callable[[], Mapping[str, Any]]) -> None:
         if len(self._waiting) >= (QUEUE + SPARE if self._block else QUEUE):
             with self._changed:
                 self._lost += 1

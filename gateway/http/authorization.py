@@ -85,26 +85,22 @@ class Authorization:
         """Who asks for this; nothing of a body is read before. The answer is to whom that can't be told of."""
         if self._gate.open and self._verifier is None:
             return NOBODY
-        found: Asker | _Refused | None = self._known(scope, headers, target)
+        found: Asker | _Refused | None = None
+        given = headers.get("authorization", "")
+        if self._verifier is not None and given.startswith(_BEARERS) and not scope.get("query_string"):
+            # What is remembered of an issuer's token is all that nearly every request needs.
+            found = self._verifier.known(given[_BEARER_AT:], self.resources(target))
+            if found is not None and self._revocations is not None and self._revocations.revoked(found):
+                found = None
         if found is None:
             found = await self._asker(scope, headers, target)
         if self._note is not None and isinstance(found, Asker) and found.rights.issuer in self._issuers:
-            noted = self._note(found, _token(headers))
+            noted = self._note(found, given.partition(" ")[2].strip())
             if noted is not None:
                 await noted
         if self._audit.on:
             self._tell(found, peer_of(scope), headers, target)
         return found if isinstance(found, Asker) else found.answer
-
-    def _known(self, scope: Scope, headers: Mapping[str, str], target: Route | None) -> Asker | None:
-        """Who asks, where that needs nothing but what is remembered of an issuer's token; None: `_asker` tells."""
-        if self._verifier is None or b"access_token=" in scope.get("query_string", b""):
-            return None
-        given = headers.get("authorization", "")
-        if not given.startswith(_BEARERS):
-            return None
-        found = self._verifier.known(given[_BEARER_AT:], self.resources(target))
-        return found if found is None or self._revocations is None or not self._revocations.revoked(found) else None
 
     async def _asker(self, scope: Scope, headers: Mapping[str, str], target: Route | None) -> "Asker | _Refused":
         if b"access_token=" in scope.get("query_string", b""):
@@ -171,7 +167,7 @@ class Authorization:
         has a token for one server is not let into all."""
         if self._resource is None:
             return ()
-        return _resources(self._resource.url, path_of(target))
+        return _resources(self._resource.url, target)
 
     def metadata(self, target: Metadata) -> Answer | None:
         """Protected resource metadata (RFC 9728, section 3.2); None where there is none. `target` names one that there
@@ -270,7 +266,8 @@ def path_of(target: Route | None) -> str:
 
 
 @lru_cache(256)
-def _resources(url: str, path: str) -> tuple[str, ...]:
+def _resources(url: str, target: Route | None) -> tuple[str, ...]:
+    path = path_of(target)
     above = [path[:at] for at in range(1, len(path)) if path[at] == "/"]
     return tuple(url + part for part in (path, *above, ""))
 

@@ -1,57 +1,50 @@
 """Which path is what. Pure."""
 
-from dataclasses import dataclass
 from typing import TypeAlias
 
+from msgspec import Struct
 
-@dataclass(frozen=True, slots=True)
-class Mcp:
+
+class Mcp(Struct, frozen=True):
     """`/mcp` (the endpoint named "") or `/mcp/<endpoint>`."""
 
     endpoint: str
 
 
-@dataclass(frozen=True, slots=True)
-class Ws:
+class Ws(Struct, frozen=True):
     """`/ws` (the endpoint named "") or `/ws/<endpoint>`: WebSocket."""
 
     endpoint: str
 
 
-@dataclass(frozen=True, slots=True)
-class Sse:
+class Sse(Struct, frozen=True):
     """`/sse` (the endpoint named "") or `/sse/<endpoint>`: the stream of HTTP+SSE."""
 
     endpoint: str
 
 
-@dataclass(frozen=True, slots=True)
-class Messages:
+class Messages(Struct, frozen=True):
     """`/messages` or `/messages/<endpoint>`: where its clients POST."""
 
     endpoint: str
 
 
-@dataclass(frozen=True, slots=True)
-class Metadata:
+class Metadata(Struct, frozen=True):
     """`/.well-known/oauth-protected-resource` and a path of ours, or none: what a client needs to know to get a token
     for it (RFC 9728)."""
 
     path: str
 
 
-@dataclass(frozen=True, slots=True)
-class Pages:
+class Pages(Struct, frozen=True):
     """`/connect` and what is below: the pages on which users connect their accounts."""
 
 
-@dataclass(frozen=True, slots=True)
-class Health:
+class Health(Struct, frozen=True):
     """`/healthz`: the process answers."""
 
 
-@dataclass(frozen=True, slots=True)
-class IssuerMetadata:
+class IssuerMetadata(Struct, frozen=True):
     """`/.well-known/oauth-authorization-server`: where clients of 2025-03-26 look for the issuer."""
 
 

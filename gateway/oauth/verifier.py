@@ -37,17 +37,13 @@ LOGGED: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What a token is worth; `refused`: nothing. `any`: it is meant for anybody."""
+    """What a token is worth, no longer than it is good; `refused`: nothing. `any`: it is meant for all that is here."""
 
     until: float
     asker: Asker | None = None
     audiences: frozenset[str] = frozenset()
     any: bool = False
     refused: BadTokenError | None = None
-
-
-def _digest(token: str) -> bytes:
-    return sha256(token.encode()).digest()
 
 
 class TokenVerifier:
@@ -101,12 +97,15 @@ class TokenVerifier:
             self._known.update((d, one) for d, one in known if one.asker and one.asker.rights.issuer in same)
 
     def known(self, token: str, resources: Sequence[str]) -> Asker | None:
-        """As in `Verifier`."""
-        known = self._remembered(_digest(token)) if len(token) <= access_tokens.LONGEST else None
-        try:
-            return self._meant(known, resources) if known is not None else None
-        except BadTokenError:
+        """As in `Verifier`. (Each request comes here, so that it is one look.)"""
+        if len(token) > access_tokens.LONGEST:
             return None
+        digest = sha256(token.encode()).digest()
+        known = self._known.get(digest)
+        if known is None or known.until <= self._wall():
+            return None
+        self._known.move_to_end(digest)
+        return known.asker if known.any or not known.audiences.isdisjoint(resources) else None
 
     async def verify(self, token: str, resources: Sequence[str]) -> Asker | Unproven:
         """As in `Verifier`."""
@@ -128,17 +127,14 @@ class TokenVerifier:
         expiry = asker.rights.expiry
         if expiry is not None and expiry + SKEW <= self._wall():
             raise BadTokenError("expired", expired=True)
-        meant = known.audiences
-        if known.any or not meant.isdisjoint(resources):
-            return asker
-        if meant.isdisjoint(self._issuers[asker.rights.issuer].audiences):
+        if not known.any and known.audiences.isdisjoint(resources):
             raise BadTokenError("audience")
         return asker
 
     async def _worth(self, token: str) -> _Known:
         if len(token) > access_tokens.LONGEST:
             raise BadTokenError("too_long")
-        digest = _digest(token)
+        digest = sha256(token.encode()).digest()
         known = self._remembered(digest)
         if known is not None:
             return known
@@ -177,7 +173,7 @@ class TokenVerifier:
             told = await self._ask(self._introspectors[issuer.issuer], token, digest)
             if told.refused is not None:
                 return told
-            known = _Known(min(known.until, told.until), known.asker, known.audiences)
+            known = _Known(min(known.until, told.until), known.asker, known.audiences, known.any)
         return known
 
     def _of(self, issuer: Issuer, claims: Mapping[str, Any], expiry: float | None, seconds: float) -> _Known:
@@ -192,7 +188,8 @@ class TokenVerifier:
         asker = Asker(Principal(name), rights, access_tokens.number(claims.get("iat")))
         ends = self._wall() + seconds
         until = ends if expiry is None else min(ends, expiry + SKEW)
-        return _Known(until, asker, access_tokens.audiences(claims))
+        meant = access_tokens.audiences(claims)
+        return _Known(until, asker, meant, not meant.isdisjoint(issuer.audiences))
 
     # By the issuer's word
 
@@ -227,7 +224,7 @@ class TokenVerifier:
         self._good[digest] = issuer.issuer
         if len(self._good) > REMEMBERED:
             self._good.popitem(last=False)
-        return _Known(found.until, found.asker, found.audiences, issuer.any_audience)
+        return _Known(found.until, found.asker, found.audiences, found.any or issuer.any_audience)
 
     # What the owner is told
 

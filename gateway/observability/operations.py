@@ -82,16 +82,10 @@ class Observing:
         self._log = log
         self._audit = audit
         self._clock = clock
-
-    @property
-    def traces(self) -> bool:
+        self.traces = tracer is not None
         """As in the port: lines are of requests of clients alone."""
-        return self._tracer is not None
-
-    @property
-    def names(self) -> bool:
+        self.names = tracer is not None or log is not None
         """As in the port."""
-        return self._tracer is not None or self._log is not None
 
     def began(self, operation: Operation) -> None:
         """As in the port."""

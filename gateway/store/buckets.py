@@ -31,14 +31,13 @@ class MemoryBuckets:
         """How many buckets and payments it remembers."""
         return len(self._rates) + len(self._counts) + len(self._paid)
 
-    def take(self, buckets: Sequence[Bucket], cost: int, once: str, seconds: float, done: Done) -> None:
+    def take(self, buckets: Sequence[Bucket], cost: int, once: str, seconds: float, done: Done) -> Taken | None:
         """As in `Buckets`."""
         now = round(self._now() * SECOND)
         if once and self._paid.get(once, 0) <= now:
             self._paid[once] = now + round(seconds * SECOND)
             self._bound(now)
-            done(Taken(free=True))
-            return
+            return Taken(free=True)
         rates: list[tuple[str, int]] = []
         counts: list[tuple[str, tuple[int, int]]] = []
         longest, place = 0.0, 0
@@ -48,8 +47,14 @@ class MemoryBuckets:
                 wait = 0.0 if taken + cost <= bucket.most else end - now
                 counts.append((bucket.key, (end, taken + cost)))
             else:
+                # When all is back. Not later than it can be: the bucket may have been larger, or the clock ahead.
                 full = now + bucket.most * bucket.micros
-                then = self._back(bucket.key, now, full) + cost * bucket.micros
+                back = self._rates.get(bucket.key, 0)
+                if back < now:
+                    back = now
+                elif back > full:
+                    back = self._rates[bucket.key] = full
+                then = back + cost * bucket.micros
                 wait = then - full
                 rates.append((bucket.key, then))
             if cost > bucket.most:
@@ -57,21 +62,12 @@ class MemoryBuckets:
             if wait > longest:
                 longest, place = wait, at
         if longest > 0:
-            done(Taken(place, longest / SECOND))
-            return
+            return Taken(place, longest / SECOND)
         self._rates.update(rates)
         self._counts.update(counts)
-        self._bound(now)
-        done(ALL_GAVE)
-
-    def _back(self, key: str, now: int, full: int) -> int:
-        """When all is back. Not later than it can be: the bucket may have been larger, or the clock ahead."""
-        back = self._rates.get(key, 0)
-        if back <= now:
-            return now
-        if back > full:
-            back = self._rates[key] = full
-        return back
+        if len(self._rates) + len(self._counts) + len(self._paid) > MOST:
+            self._bound(now)
+        return ALL_GAVE
 
     def _window(self, bucket: Bucket, now: int) -> tuple[int, int]:
         first = MONDAY if bucket.micros == _WEEK else 0

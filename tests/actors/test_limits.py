@@ -17,7 +17,7 @@ from trio.testing import MockClock
 
 from actors.endpoints.pinning import LOOK_AGAIN
 from actors.ports import Done, Failed, Invitation, Principal, Refused
-from actors.protocol.limiting import Bucket, Limit, amount
+from actors.protocol.limiting import Bucket, Limit, Taken, amount
 from actors.protocol.policy import APART_MAX, Policy, Rule, Who, item, limited
 from actors.protocol.rights import Rights
 from actors.protocol.table import UpstreamAuth
@@ -356,17 +356,18 @@ class Later:
         self.away = False
         self.waits = False
 
-    def take(self, buckets: Sequence[Bucket], cost: int, once: str, seconds: float, done: Done) -> None:
+    def take(self, buckets: Sequence[Bucket], cost: int, once: str, seconds: float, done: Done) -> Taken | None:
         def answer() -> None:
             if self.away:
                 done(Failed(Refused.AWAY, "no Redis answers"))
             else:
-                self.buckets.take(buckets, cost, once, seconds, done)
+                done(self.buckets.take(buckets, cost, once, seconds, done))
 
         if self.waits:
             self.asked.append(answer)
         else:
             answer()
+        return None
 
 
 @BOTH

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import secrets
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any
@@ -36,9 +36,18 @@ def bucket(key: str, most: int = 1, unit: str = "h") -> Bucket:
 
 async def take(buckets: Buckets, *of: Bucket, cost: int = 1, once: str = "") -> Taken | Failed:
     found: list[Taken | Failed] = []
-    buckets.take(of, cost, once, 60.0, found.append)
+    taken = buckets.take(of, cost, once, 60.0, found.append)
+    if taken is not None:
+        return taken
     await eventually(lambda: found)
     return found[0]
+
+
+def at_once(buckets: Buckets, of: Sequence[Bucket], cost: int = 1, once: str = "") -> Any:
+    """The same where nothing is waited for."""
+    found: list[Taken | Failed] = []
+    taken = buckets.take(of, cost, once, 60.0, found.append)
+    return found[0] if taken is None else taken
 
 
 @dataclass
@@ -193,9 +202,7 @@ def follows(buckets: Buckets, tell: Callable[[int], None], steps: list[tuple[int
         now += passed
         of = tuple(all_of[place] for place in sorted(places))
         tell(now)
-        found: list[Any] = []
-        buckets.take(of, cost, "", 60.0, found.append)
-        (taken,) = found
+        taken = at_once(buckets, of, cost)
         assert isinstance(taken, Taken)
         given = model.take(now, of, cost)
         assert (taken.refused is None) == given
@@ -265,16 +272,13 @@ def test_a_clock_that_was_ahead_holds_nobody_up_for_longer_than_an_empty_bucket(
 
     for buckets in (MemoryBuckets(lambda: clock[0]), RedisBuckets(at_time)):
         rate, quota = bucket(key + "rate", 2, "min"), bucket(key + "quota", 2, "day")
-        found: list[Any] = []
         tell(START + 86_400 * SECOND)
-        buckets.take([rate, quota], 2, "", 60.0, found.append)
+        assert at_once(buckets, [rate, quota], 2) == Taken()
         tell(START)
-        buckets.take([rate], 1, "", 60.0, found.append)
+        assert at_once(buckets, [rate]) == Taken(0, 30.0)
         tell(START + 30 * SECOND)
-        buckets.take([rate], 1, "", 60.0, found.append)
-        buckets.take([quota], 1, "", 60.0, found.append)
-        assert found[:3] == [Taken(), Taken(0, 30.0), Taken()]
-        assert found[3].refused == 0  # a quota does not begin anew when its clock is put back
+        assert at_once(buckets, [rate]) == Taken()
+        assert at_once(buckets, [quota]).refused == 0  # a quota does not begin anew when its clock is put back
 
 
 # Trouble -----------------------------------------------------------------------------------------------------------
@@ -307,9 +311,7 @@ async def test_of_a_redis_that_is_known_to_be_away_it_is_known_at_once(
         server.kill()
         assert isinstance(await take(store.buckets, bucket("k")), Failed)
         await trio.sleep(0.3)
-        found: list[Any] = []
-        store.buckets.take([bucket("k")], 1, "", 60.0, found.append)
-        assert isinstance(found[0], Failed)
+        assert isinstance(at_once(store.buckets, [bucket("k")]), Failed)
 
 
 @pytest.mark.redis
@@ -326,17 +328,16 @@ async def test_in_redis_a_bucket_ends_when_it_is_full_again(server: RedisServer,
 def test_memory_forgets_what_says_least(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "MOST", 100)
     monkeypatch.setattr(memory, "ROOM", 10)
-    clock, buckets, found = [1000.0], MemoryBuckets(lambda: clock[0]), list[Any]()
+    clock = [1000.0]
+    buckets = MemoryBuckets(lambda: clock[0])
     used, spent = bucket("used", 50), bucket("spent", 3, "day")
-    buckets.take([used], 50, "", 60.0, found.append)
-    buckets.take([spent], 3, "", 60.0, found.append)
+    at_once(buckets, [used], 50)
+    at_once(buckets, [spent], 3)
     for n in range(1000):  # somebody makes names up
-        buckets.take([bucket(f"r{n}", 100), bucket(f"q{n}", 2, "week")], 1, f"o{n}" * (n % 2), 60.0, found.append)
+        at_once(buckets, [bucket(f"r{n}", 100), bucket(f"q{n}", 2, "week")], once=f"o{n}" * (n % 2))
         assert buckets.total <= 100
     for one in (used, spent):
-        found.clear()
-        buckets.take([one], 1, "", 60.0, found.append)
-        assert found[0].refused == 0
+        assert at_once(buckets, [one]).refused == 0
     clock[0] += 8 * 86_400
     buckets.sweep()
     assert buckets.total == 0

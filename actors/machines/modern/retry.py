@@ -6,6 +6,7 @@ the backend keeps its own state (*wrap*), or nothing is kept and the request run
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
@@ -35,7 +36,7 @@ URL_BYTES: Final = 4096
 
 class Request(Struct, frozen=True):
     """Who asks for what, and until when a state made at this moment is good (seconds of the wall clock). `tool`: what
-    the backend calls the tool that is asked for, where that is known; `paid`: as of a state."""
+    the backend calls the tool that is asked for, where that is known; `paid`: makes that of a state."""
 
     principal: str
     method: str
@@ -43,7 +44,7 @@ class Request(Struct, frozen=True):
     now: float
     ttl: float
     tool: str = ""
-    paid: str = ""
+    paid: Callable[[], str] = str
 
 
 # The way out -------------------------------------------------------------------------------------------------
@@ -134,7 +135,7 @@ def _state(request: Request, kind: Any, backend: str, **members: Any) -> State:
         request.method,
         request_state.digest(request.method, request.params),
         request.now + request.ttl,
-        paid=request.paid,
+        paid=request.paid(),
         **members,
     )
 
@@ -218,7 +219,7 @@ def _visited(request: Request, state: State, answers: dict[str, Raw], sealer: Se
             input_required.check("elicitation/create", answer)
     ours = state.kind == "connect"
     if not all(given):
-        request = replace(request, paid=state.paid)  # paid for once, however often it is asked
+        request = replace(request, paid=partial(str, state.paid))  # paid for once, however often it is asked
         return Settled(True, _visit(request, state.backend, state.urls, sealer, "connect" if ours else "rerun"))
     if all(msgspec.json.decode(answer, type=_Elicited).action == "accept" for answer in given):
         bare: dict[str, Raw | None] = {"requestState": None, "inputResponses": None}

@@ -23,7 +23,7 @@ class RedisBuckets:
     def __init__(self, writer: Submits) -> None:
         self._writer = writer
 
-    def take(self, buckets: Sequence[Bucket], cost: int, once: str, seconds: float, done: Done) -> None:
+    def take(self, buckets: Sequence[Bucket], cost: int, once: str, seconds: float, done: Done) -> Taken | None:
         """As in `Buckets`."""
         keys = [bucket_key(bucket.key) for bucket in buckets]
         if once:
@@ -34,6 +34,7 @@ class RedisBuckets:
             said += (kind, bucket.most, bucket.micros)
         command: Command = ("EVALSHA", SHA["take"], len(keys), *keys, cost, round(seconds * 1000), *said)
         self._writer.submit(Operation("limits", command, done, _taken, waits=False, once=True))
+        return None
 
 
 def bucket_key(name: str) -> str:
