@@ -247,8 +247,8 @@ class Client:
         return Subscription(self._watching, uri)
 
     async def ping(self) -> None:
-        """Waits for a sign of life."""
-        await self.request("ping")
+        """Waits for a sign of life. (The era without sessions has no ping; what every server answers stands for it.)"""
+        await self.request("server/discover" if self.stateless else "ping")
 
     async def request(
         self, method: str, params: Mapping[str, Any] | None = None, *, progress: Progress | None = None

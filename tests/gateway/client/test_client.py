@@ -32,6 +32,7 @@ async def test_results_are_typed_and_have_what_came(opening: Any) -> None:
     async with opening() as client:
         assert client.server_info["name"] == "shop"
         assert client.instructions == "Ask for the price."
+        await client.ping()
         result = await client.call_tool("add", {"a": 1, "b": 2})
         assert not result.is_error
         assert result.structured_content == {"result": 3} == result.raw["structuredContent"]
