@@ -1,16 +1,21 @@
-"""A server on the official SDK before 2.0, over the transports that it had besides: `old_transports.py sse|ws PORT`."""
+"""A server on the official SDK, over the transports that it has besides: `old_transports.py sse|ws PORT` (`ws` before
+2.0)."""
 
 import os
 import sys
 
 import uvicorn
-from mcp.server.fastmcp import Context, FastMCP
-from mcp.server.websocket import websocket_server
 from mcp.types import SamplingMessage, TextContent
 from pydantic import BaseModel
 from starlette.applications import Starlette
 from starlette.routing import WebSocketRoute
 from starlette.websockets import WebSocket
+
+try:
+    from mcp.server.fastmcp import Context, FastMCP
+except ImportError:  # it is called so since 2.0
+    from mcp.server.mcpserver import Context
+    from mcp.server.mcpserver import MCPServer as FastMCP
 
 
 class Name(BaseModel):
@@ -23,6 +28,8 @@ class Server(FastMCP):
     """Over a WebSocket too, which FastMCP leaves to the low-level server in it."""
 
     async def talk(self, socket: WebSocket) -> None:
+        from mcp.server.websocket import websocket_server
+
         inner = self._mcp_server
         async with websocket_server(socket.scope, socket.receive, socket.send) as (incoming, outgoing):
             await inner.run(incoming, outgoing, inner.create_initialization_options())

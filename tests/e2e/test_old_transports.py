@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -30,15 +31,16 @@ SERVERS: dict[str, dict[str, Any]] = {
     "found": {"url": "http://127.0.0.1:{}/sse"},
     "ws": {"url": "ws://127.0.0.1:{}/ws"},
 }
+SDKS = {"1.27": PYTHON, "2": Path(sys.executable)}
 
 
-def beside(programs: Programs, kind: str) -> tuple[Gateway, Any]:
+def beside(programs: Programs, kind: str, python: Path = PYTHON) -> tuple[Gateway, Any]:
     """The gateway in front of the server on the official Python SDK; how to start that again."""
-    need(PYTHON.exists(), f"{PYTHON} is")
-    has_it = subprocess.run([PYTHON, "-c", "import websockets"], check=False, capture_output=True).returncode == 0
+    need(python.exists(), f"{python} is")
+    has_it = subprocess.run([python, "-c", "import websockets"], check=False, capture_output=True).returncode == 0
     need(kind != "ws" or has_it, "websockets for the SDK's WebSocket server is")
     port = free_port()
-    command = [PYTHON, PROGRAM, "ws" if kind == "ws" else "sse", str(port)]
+    command = [python, PROGRAM, "ws" if kind == "ws" else "sse", str(port)]
     gateway = programs.gateway({"mcpServers": {"old": {**SERVERS[kind], "url": SERVERS[kind]["url"].format(port)}}})
 
     def start() -> None:
@@ -68,9 +70,9 @@ def client_of(gateway: Gateway, mode: str, server: str | None = None) -> Client:
     )
 
 
-@pytest.mark.parametrize("kind", SERVERS)
-async def test_the_official_sdk_s_server_serves_clients_of_either_era(programs: Programs, kind: str) -> None:
-    gateway, start = beside(programs, kind)
+@pytest.mark.parametrize(("kind", "sdk"), [*((kind, "1.27") for kind in SERVERS), ("sse", "2")])
+async def test_the_official_sdk_s_server_serves_clients_of_either_era(programs: Programs, kind: str, sdk: str) -> None:
+    gateway, start = beside(programs, kind, SDKS[sdk])
     start()
     progress: list[float] = []
 

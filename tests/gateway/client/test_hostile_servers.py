@@ -262,3 +262,71 @@ async def test_a_change_that_comes_with_the_answer_to_a_subscription_is_told() -
 
     async with open_client(Hostile(answer), LEGACY) as client, client.subscribe("a://b") as updates:
         assert (await anext(updates)).uri == "a://b"
+
+
+async def test_a_page_is_fetched_when_a_list_gets_there() -> None:
+    def answer(asked: Message, say: Say) -> Message:
+        page = int(asked["params"].get("cursor", "0"))
+        return {"tools": [{"name": f"{page}{letter}"} for letter in "ab"], "nextCursor": str(page + 1)}
+
+    server = Hostile(answer)
+    async with open_client(server, LEGACY) as client:
+        seen = []
+        async for tool in client.list_tools():
+            seen.append((tool.name, server.methods().count("tools/list")))
+            if len(seen) == 3:
+                break
+    assert seen == [("0a", 1), ("0b", 1), ("1a", 2)]
+
+
+async def test_a_server_that_goes_round_in_circles_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.client.pages.PAGES", 5)
+    server = Hostile(lambda asked, say: {"tools": [], "nextCursor": "again"})
+    async with open_client(server, LEGACY) as client:
+        with pytest.raises(InvalidAnswerError):
+            await client.list_tools()
+    assert server.methods().count("tools/list") == 5
+
+
+@pytest.mark.parametrize("version", [None, LEGACY, MODERN])
+async def test_a_server_that_never_answers_is_left_in_time(version: str | None, autojump_clock: trio.abc.Clock) -> None:
+    class Silent(Hostile):
+        closed = False
+
+        async def send(self, message: bytes, headers: Headers = ()) -> None:
+            await trio.lowlevel.checkpoint()
+
+        async def close(self) -> None:
+            self.closed = True
+            await super().close()
+
+    server = Silent()
+    with pytest.raises(trio.TooSlowError):
+        async with open_client(server, version, within=60):
+            pass
+    assert (server.closed, trio.current_time() < 61) == (True, True)
+
+
+@pytest.mark.parametrize("version", [LEGACY, MODERN])
+async def test_two_subscriptions_to_one_resource_both_hear_of_it_and_end_apart(version: str) -> None:
+    def answer(asked: Message, say: Say) -> Message | None:
+        if asked["method"] != "subscriptions/listen":
+            return {}
+        listens.append(asked["id"])
+        honoured = {"resourceSubscriptions": ["a://b"]}
+        say({"method": ACKNOWLEDGED, "params": {"_meta": {SUBSCRIPTION_KEY: asked["id"]}, "notifications": honoured}})
+        return None
+
+    def change() -> None:
+        for id in listens or [None]:
+            server.tell(UPDATED, {"uri": "a://b", **({"_meta": {SUBSCRIPTION_KEY: id}} if id else {})})
+
+    listens: list[int] = []
+    server = Hostile(answer)
+    async with open_client(server, version) as client, client.subscribe("a://b") as stays:
+        async with client.subscribe("a://b") as leaves:
+            change()
+            assert [(await anext(updates)).uri for updates in (stays, leaves)] == ["a://b", "a://b"]
+        assert "resources/unsubscribe" not in server.methods()
+        change()
+        assert (await anext(stays)).uri == "a://b"
