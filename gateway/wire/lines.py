@@ -6,6 +6,8 @@ Guarantee: memory stays below the limit plus one chunk, whatever is fed, and a l
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+from actors.protocol.sse import BOM
+
 FRAMES_PER_TURN: Final = 16
 """Frames that a reader hands up before every other task has had its turn: one read may hold thousands, and whoever
 takes them must keep up with a backend that sends without end."""
@@ -25,16 +27,18 @@ Line: TypeAlias = bytes | LongLine
 class LineSplitter:
     """Turns chunks into lines without their `\\n`; a `\\r` before it is kept.
 
-    `limit` is the longest line that is passed whole, in bytes; of a longer one the first `keep` bytes are kept.
+    `limit` is the longest line that is passed whole, in bytes; of a longer one the first `keep` bytes are kept. A byte
+    order mark before the first line, which some systems write of themselves, is ignored (RFC 8259, section 8.1).
     """
 
-    __slots__ = ("_keep", "_limit", "_size", "_tail")
+    __slots__ = ("_begun", "_keep", "_limit", "_size", "_tail")
 
     def __init__(self, limit: int, keep: int = 200) -> None:
         self._limit = limit
         self._keep = keep
         self._tail = bytearray()
         self._size = 0
+        self._begun = False
 
     def __len__(self) -> int:
         """Bytes that are kept of the line that has not ended."""
@@ -52,11 +56,17 @@ class LineSplitter:
                 lines.append(piece)
         if rest:
             self._extend(rest)
+        if lines and not self._begun:
+            lines[0] = self._first(lines[0])
         return lines
 
     def finish(self) -> Line | None:
         """What came after the last newline, if anything."""
-        return self._cut() if self._size else None
+        return self._first(self._cut()) if self._size else None
+
+    def _first(self, line: Line) -> Line:
+        begun, self._begun = self._begun, True
+        return line if begun or isinstance(line, LongLine) else line.removeprefix(BOM)
 
     def _extend(self, piece: bytes) -> None:
         self._size += len(piece)

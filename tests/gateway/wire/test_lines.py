@@ -35,3 +35,12 @@ def test_an_endless_line_keeps_no_more_than_its_beginning():
         splitter.feed(b"x" * 1000)
     assert len(splitter) == 3
     assert splitter.feed(b"\nnext\n") == [LongLine(b"xxx", 1_000_000), b"next"]
+
+
+def test_a_byte_order_mark_before_the_first_line_is_ignored():
+    mark = b"\xef\xbb\xbf"
+    for chunks in ([mark + b"{}\n"], [mark[:1], mark[1:] + b"{}\n"]):
+        lines = LineSplitter(100)
+        assert [line for chunk in chunks for line in lines.feed(chunk)] == [b"{}"]
+        assert lines.feed(mark + b"{}\n") == [mark + b"{}"]
+    assert split([mark + b"{}"]) == ([], b"{}")
