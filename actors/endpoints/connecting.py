@@ -6,20 +6,20 @@ beginning: what it may do, and with what, is decided again. It runs once at most
 """
 
 import secrets
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeAlias
 
 import msgspec
 from msgspec import Raw, Struct
 
+from actors.endpoints.host import Host
 from actors.machines.session import effects as fx
 from actors.ports import Accounts, Failed, Invitation
 from actors.protocol import errors
 from actors.protocol import payload as json
 from actors.protocol.capabilities import ClientBits, client_refusal
 from actors.protocol.outcomes import MAY_ASK, Outcome
-from actors.runtime import EMPTY_TABLE, Context, put
+from actors.runtime import EMPTY_TABLE, put
 from actors.services import Services
 from actors.upstreams.messages import UpstreamOutcome
 
@@ -103,13 +103,13 @@ class Asker(Protocol):
 class Connecting:
     """Of one client."""
 
-    __slots__ = ("_asker", "_ctx", "_holds", "_open", "_principal", "_services", "held", "noted")
+    __slots__ = ("_asker", "_holds", "_host", "_open", "_principal", "_services", "held", "noted")
 
-    def __init__(self, asker: Asker, services: Services, ctx: Callable[[], Context], principal: str) -> None:
+    def __init__(self, asker: Asker, services: Services, host: Host) -> None:
         self._asker = asker
         self._services = services
-        self._ctx = ctx
-        self._principal = principal
+        self._host = host
+        self._principal = host.principal.name
         self.noted: dict[int, tuple[fx.Dispatch, str]] = EMPTY_TABLE
         """Calls under way at servers with an account of each user."""
         self.held: dict[int, Held] = EMPTY_TABLE
@@ -169,14 +169,14 @@ class Connecting:
         return True
 
     def _invite(self, call: int) -> None:
-        held, ref, accounts = self.held[call], self._ctx().ref, self._accounts
+        held, ref, accounts = self.held[call], self._host.ctx.ref, self._accounts
         assert accounts is not None
         client = client_name(self._asker.client_info(call))
         era = self._asker.era
         accounts.invite(self._principal, held.backend, client, era, lambda found: ref.reply(Invited(call, found)))
 
     def _wait(self, call: int) -> None:
-        held, ref, accounts = self.held[call], self._ctx().ref, self._accounts
+        held, ref, accounts = self.held[call], self._host.ctx.ref, self._accounts
         assert accounts is not None
         held.waiting = True
         accounts.wait(

@@ -96,9 +96,9 @@ class Endpoint(ABC):
         self.services = services
         self.tree = tree
         self.upstreams = Upstreams(host, name, services, tree, dialer, self)
-        self.guard = Guard(host, services, self.annotations)
+        self.guard = Guard(host, services, self)
         self.limiting = Limiting(self, self.guard, services, host)
-        self.connecting = Connecting(self, services, lambda: host.ctx, host.principal.name)
+        self.connecting = Connecting(self, services, host)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r}: {self.statistics()}>"

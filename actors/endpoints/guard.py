@@ -64,20 +64,21 @@ class Passed(NamedTuple):
 
 
 class Annotated(Protocol):
-    """Says what is known of a tool: its annotations, as they were listed last."""
+    """Who knows tools."""
 
-    def __call__(self, backend: str, tool: str) -> Any: ...
+    def annotations(self, backend: str, tool: str) -> Any:
+        """Those of a tool, as they were listed last; None: nothing is known of it."""
 
 
 class Guard:
     """Of one endpoint for one client."""
 
-    __slots__ = ("_annotations", "_asking", "_host", "_services", "_stood")
+    __slots__ = ("_annotated", "_asking", "_host", "_services", "_stood")
 
-    def __init__(self, host: Host, services: Services, annotations: Annotated) -> None:
+    def __init__(self, host: Host, services: Services, annotated: Annotated) -> None:
         self._host = host
         self._services = services
-        self._annotations = annotations
+        self._annotated = annotated
         self._asking: Rights | None = None
         self._stood: tuple[Policy, Rights, Standing] | None = None
         """What was found last: one request asks several times, and the next one mostly brings the same rights."""
@@ -193,7 +194,7 @@ class Guard:
         standing, params, asked = self._stand(policy, effect.rights), subject.params, NOTHING
         if standing.conditional:
             args, params = subjects.arguments(params)
-            asked = Asked(args, self._annotations(backend, subject.name) if subject.kind == "tool" else None)
+            asked = Asked(args, self._annotated.annotations(backend, subject.name) if subject.kind == "tool" else None)
         decision = standing.decide(subject.kind, backend, subject.name, asked)
         if decision.outcome == "allow":
             self._services.telemetry.count("stagedoor_policy_decisions_total", _ALLOWED[policy.enforced])
