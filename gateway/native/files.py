@@ -131,11 +131,11 @@ class Files:
             await trio.sleep(TOGETHER)
 
     async def _watch(self, identity: tuple[int, int]) -> None:
-        """While it is this folder."""
+        """While it is this folder, and somebody watches."""
         async with watched(self._folder.root) as changes:
             if self._listed:  # what happened before is not known
                 self._server.list_changed("resources")
-            while await self._in_thread(self._identity) == identity:
+            while changes.alive() and await self._in_thread(self._identity) == identity:
                 with trio.move_on_after(LOOK):
                     await changes.wait()
                     await trio.sleep(TOGETHER)

@@ -204,7 +204,10 @@ def subscribe(session: "Session", params: Params) -> dict[str, Any] | Rest:
     provider = server.provider_of(uri)
     if provider is None:
         raise NotFoundError(uri)
+    if server.subscribers.has(uri, session):
+        return {}
     session.subscribe(uri, None)
+    session.subscribing[uri] += 1
     server.subscribers.add(uri, session)
     return partial(_subscribed, uri, provider)
 
@@ -233,7 +236,10 @@ async def _subscribed(
         await session.server.subscribers.settle(uri, provider)
         settled = True
     finally:
-        if not settled:
+        session.subscribing[uri] -= 1
+        if not session.subscribing[uri]:
+            del session.subscribing[uri]
+        if not settled and uri not in session.subscribing:  # the next one of them will see for itself
             session.unsubscribe(uri)
             session.server.subscribers.discard(uri, session)
     return {}

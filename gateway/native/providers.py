@@ -119,6 +119,10 @@ class Subscribers:
         if not self._wanted[uri] and uri not in self._told and not self._turn[uri].statistics().tasks_waiting:
             del self._wanted[uri], self._turn[uri]
 
+    def has(self, uri: str, session: "Session") -> bool:
+        """Whether the session wants to hear of it, and the provider knows that somebody does."""
+        return uri in self._told and session in self._wanted.get(uri, ())
+
     def forget(self, scheme: str) -> None:
         """Its provider is gone."""
         self._told = {uri for uri in self._told if scheme_of(uri) != scheme}

@@ -279,9 +279,12 @@ class Server:
     def provide(self, scheme: str, provider: ResourceProvider) -> None:
         """All resources of a URI scheme as an object, with `async list(cursor)` and `async read(uri)`; where it has
         them, `async subscribe(uri)`, `async unsubscribe(uri)` and `templates()`. What is registered by its own URI or
-        template goes before. TypeError and ValueError say what it lacks."""
+        template goes before. One that takes the place of another is told of what is subscribed to. TypeError and
+        ValueError say what it lacks."""
         require(provider, "list", "read")
         self._add("resources", self.providers, checked_scheme(scheme), provider)
+        for session in self._sessions:
+            session.provided(scheme.lower())
 
     def unprovide(self, scheme: str) -> None:
         """The provider is gone, and is told nothing more; KeyError if there was none."""

@@ -4,6 +4,7 @@ Guarantees: a request is answered once, or not at all if the client cancelled it
 request and nothing else; nothing is queued without bound, a request too many is refused.
 """
 
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from enum import Enum
 from functools import partial
@@ -24,6 +25,7 @@ from gateway.native.background import Background
 from gateway.native.content import to_json
 from gateway.native.context import Client, Context, Level
 from gateway.native.errors import ClientTimeoutError, TooLargeError, UrlElicitation, UrlRequiredError
+from gateway.native.providers import scheme_of
 from gateway.native.stepping import Stepped
 
 if TYPE_CHECKING:
@@ -80,6 +82,8 @@ class Session:
         self.level: Level = "info"
         self.offers: frozenset[str] = frozenset()
         self.subscriptions: dict[str, trio.CancelScope] = {}
+        self.subscribing: Counter[str] = Counter()
+        """Requests to subscribe to what providers have that are under way."""
         self._phase = Phase.NEW
         self._send = send
         self._crash = crash
@@ -367,15 +371,25 @@ class Session:
         for kind in LIST_KINDS:
             self.list_changed(kind)
 
+    def provided(self, scheme: str) -> None:
+        """A provider has come, who may not know what this session subscribed to."""
+        uris = [uri for uri in self.subscriptions if scheme_of(uri) == scheme]
+        if uris:
+            self._spawn(self._subscribe_to, uris)
+
+    async def _subscribe_to(self, uris: Iterable[str]) -> None:
+        for uri in uris:
+            if uri in self.subscriptions:
+                await self._apart("resources/subscribe", methods.subscribe_again, self, uri)
+                self.resource_updated(uri)
+
     async def _subscribe_again(self, left: "Server") -> None:
         providers = {uri: left.provider_of(uri) for uri in left.subscribers.of(self)}
         for uri, provider in providers.items():
             left.subscribers.discard(uri, self)
             if provider is not None:
                 await self._apart("resources/unsubscribe", left.subscribers.settle, uri, provider)
-        for uri in list(self.subscriptions):
-            await self._apart("resources/subscribe", methods.subscribe_again, self, uri)
-            self.resource_updated(uri)
+        await self._subscribe_to(list(self.subscriptions))
 
     def visited_by(self, elicitations: Iterable[UrlElicitation]) -> None:
         """Remembers that this client was sent to these pages, for `elicitation_complete`."""

@@ -425,6 +425,28 @@ async def test_a_folder_that_is_put_in_the_place_of_the_root_is_watched(client: 
     await client.until(lambda: bool(notes(client, "list_changed")))
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+async def test_where_the_library_dies_of_a_change_the_next_ones_are_told(
+    client: Any, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inotify = pytest.importorskip("watchdog.observers.inotify")
+    await listed(client)
+    await until_quiet()
+    client.notes.clear()
+
+    def die(*_: Any) -> None:
+        monkeypatch.undo()
+        raise KeyError("a bug")
+
+    monkeypatch.setattr(inotify.InotifyWatchGroup, "on_event", die)
+    (root / "lost").write_text("")
+    await client.until(lambda: bool(notes(client, "list_changed")))
+    await until_quiet()
+    client.notes.clear()
+    (root / "told").write_text("")
+    await client.until(lambda: bool(notes(client, "list_changed")))
+
+
 async def test_the_one_that_watches_may_leave(connect: Any, root: Path) -> None:
     served = server(root)
     first, second = await connect(served), await connect(served)

@@ -232,6 +232,45 @@ async def test_subscriptions_that_come_and_go_quickly_end_as_the_client_wants(
         assert len(shop.told) % 2 == 0
 
 
+async def test_a_provider_in_the_place_of_another_is_told_of_its_subscribers(connect: Any, autojump_clock: Any) -> None:
+    server, old, new = Server("t"), Shop("a", "b"), Shop("a")
+    server.provide("shop", old)
+    client = await connect(server)
+    for name in "ab":
+        await client.request("resources/subscribe", {"uri": f"shop://{name}"})
+    await client.request("resources/unsubscribe", {"uri": "shop://b"})
+    server.unprovide("shop")
+    await client.request("ping")
+    server.provide("shop", new)
+    await client.until(lambda: ("notifications/resources/updated", {"uri": "shop://a"}, None) in client.notes)
+    assert new.told == [("subscribe", "shop://a")]
+    await client.request("resources/unsubscribe", {"uri": "shop://a"})
+    assert new.told[1:] == [("unsubscribe", "shop://a")]
+
+
+async def test_two_that_subscribe_at_a_time_have_each_its_own_outcome(
+    connect: Any, failed: Any, autojump_clock: Any
+) -> None:
+    server, shop = Server("t"), Shop("a")
+    server.provide("shop", shop)
+    shop.pause = 1
+    client = await connect(server)
+    ids = [client.post("resources/subscribe", {"uri": "shop://none"}) for _ in range(2)]
+    for id in ids:
+        with pytest.raises(failed, match="not found"):
+            await client.answer_to(id)
+    first, second = (client.post("resources/subscribe", {"uri": "shop://a"}) for _ in range(2))
+    await trio.sleep(0.5)
+    client.notify("notifications/cancelled", {"requestId": first})
+    await client.answer_to(second)
+    third = client.post("resources/subscribe", {"uri": "shop://a"})
+    client.notify("notifications/cancelled", {"requestId": third})
+    await client.request("ping")
+    assert shop.told == [("subscribe", "shop://a")]
+    server.updated("shop://a")
+    assert ("notifications/resources/updated", {"uri": "shop://a"}, None) in client.notes
+
+
 async def test_objects_that_lack_something_are_refused() -> None:
     server = Server("t")
     adder = Adder()
