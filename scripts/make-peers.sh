@@ -9,7 +9,7 @@ echo "building the $1 peers of the tests"
 case $1 in
   go)
     cd tests/e2e/peers/go
-    go build -mod=readonly -o "$dir/" ./...
+    go build -mod=readonly -ldflags='-s -w' -o "$dir/" ./... # nobody debugs them
     ;;
   rust)
     # A copy, since cargo writes its lock file, which names an index by its address, beside the manifest.
@@ -20,6 +20,8 @@ case $1 in
     cp "$target/debug/rmcp-client" "$dir/"
     ;;
   jvm)
+    # What takes a JVM longest is to become quick, which is for programs that run for longer.
+    export MAVEN_OPTS="-XX:TieredStopAtLevel=1 -XX:+UseSerialGC ${MAVEN_OPTS:-}"
     mvn --quiet --batch-mode --file tests/e2e/peers/jvm/pom.xml -DbuildDirectory="$dir" package
     ;;
 esac

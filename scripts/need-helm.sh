@@ -11,4 +11,4 @@ if ! command -v go >/dev/null; then
   exit 0
 fi
 echo "building helm $version"
-GOBIN=$PWD/build/tools go install "helm.sh/helm/v3/cmd/helm@$version"
+GOBIN=$PWD/build/tools go install -ldflags='-s -w' "helm.sh/helm/v3/cmd/helm@$version"
