@@ -19,25 +19,19 @@ import trio
 from trio.lowlevel import FdStream
 
 from actors.ports import (
-    NO_RIGHTS,
     FrameAccepted,
     FrameReceived,
-    Headers,
     Log,
-    RequestFailed,
-    Rights,
     Spoke,
-    TransportClosed,
     TransportEvent,
     TransportKind,
 )
-from actors.protocol.messages import RequestId
 from actors.protocol.table import StdioTarget
 from actors.protocol.transport import UNAUTHORIZED
-from gateway.backends.bound import BoundTransport
+from gateway.backends.bound import DuplexTransport
 from gateway.backends.credentials import ProcessKey, Refusal, unbound
 from gateway.backends.guardian import Guardian
-from gateway.backends.outbox import Outbox, Outgoing
+from gateway.backends.outbox import Outbox
 from gateway.observability.redaction import HIDDEN
 from gateway.wire.errors import SpawnError
 from gateway.wire.lines import FRAMES_PER_TURN, Line, LineSplitter, LongLine
@@ -183,7 +177,7 @@ class Offers:
         offer.over.set()
 
 
-class StdioTransport(BoundTransport):
+class StdioTransport(DuplexTransport):
     """See `actors.ports.Transport`. `slots` bounds the children of all backends together; `offers` are those that may
     be taken over, of which this transport takes one if there is any."""
 
@@ -205,24 +199,18 @@ class StdioTransport(BoundTransport):
     ) -> None:
         """`redact` takes credentials out of what the child writes to its standard error. `key` is in the environment of
         this child alone, which nobody takes over."""
+        super().__init__(name, emit, log, Outbox(limits.outbox_messages, limits.outbox_bytes))
         self._redact = redact
         self._key = key
         self._value = ""
         """Of the key: it stands in nothing that is told of the child."""
         self._unbind: Callable[[], object] = unbound
-        self._name = name
         self._target = target
-        self._emit = emit
         self._guardian = guardian
         self._slots = slots
-        self._log = log
         self._limits = limits
-        self._outbox = Outbox(limits.outbox_messages, limits.outbox_bytes)
         self._garbage = Throttle(limits.log_rate, int(limits.log_rate * 10))
-        self._end: tuple[str, str, str] | None = None
-        self._told = False
         self._closing = False
-        self._ending = trio.Event()
         self._waiting = trio.CancelScope()
         self._running: Running | None = None
         self._writing = False
@@ -242,36 +230,6 @@ class StdioTransport(BoundTransport):
     def stderr(self) -> tuple[str, ...]:
         """The last lines, without credentials."""
         return tuple(self._redact(line) for line in self._running.last) if self._running is not None else ()
-
-    def send(
-        self,
-        frame: bytes,
-        *,
-        id: RequestId | None = None,
-        tag: int | None = None,
-        headers: Headers = (),
-        rights: Rights = NO_RIGHTS,
-    ) -> None:
-        """Puts the message into the outbox; a request that finds it full or closed fails, unexecuted."""
-        if self._outbox.put(Outgoing(frame, id, tag)):
-            return
-        if id is not None:
-            self._say(RequestFailed(id, "not_sent", f"{self._name} takes no more messages", "no"))
-        elif not self._ending.is_set():
-            self._log.warning("backend_message_dropped", backend=self._name, why="outbox full")
-
-    def forget(self, id: RequestId) -> None:
-        """Withdraws the request if it was not written yet."""
-        self._outbox.withdraw(id)
-
-    def negotiated(self, version: str) -> None:
-        """Nothing to do: the revision is not sent on this wire."""
-
-    def listen(self) -> None:
-        """Nothing to do: messages that belong to no request come by themselves."""
-
-    def restart(self) -> None:
-        """Nothing to do: one process is one session, and a lost one is a closed transport."""
 
     def close(self) -> None:
         """Lets the outbox be written, then closes stdin, and so on as Patience says."""
@@ -400,26 +358,12 @@ class StdioTransport(BoundTransport):
         return offer.taken
 
     def _end_with(self, reason: str, message: str, detail: str = "") -> None:
-        if self._end is None:
-            self._end = reason, message, detail
-        elif self._offer is not None:
+        if self._end is not None and self._offer is not None:
             self._offers.withdraw(self._offer)  # it has ended by itself
-        self._ending.set()
+        super()._end_with(reason, message, detail)
 
-    def _say(self, event: TransportEvent) -> None:
-        if not self._told:
-            self._emit(event)
-
-    def _tell_end(self) -> None:
-        """Once: what was not written was not executed, and nothing more comes."""
-        assert self._end is not None
-        reason, message, detail = self._end
-        for item in self._outbox.clear():
-            if item.id is not None:
-                why = reason if reason in UNAUTHORIZED else "not_sent"
-                self._say(RequestFailed(item.id, why, message, "no", None, detail, self.stderr))
-        self._say(TransportClosed(reason, message, detail, self.stderr))
-        self._told = True
+    def _unsent(self, reason: str) -> str:
+        return reason if reason in UNAUTHORIZED else "not_sent"
 
     async def _watch_exit(self, running: Running) -> None:
         """The end is told once the last output was read, or after a moment if a descendant holds the pipe."""

@@ -11,23 +11,17 @@ from ssl import SSLContext
 import trio
 
 from actors.ports import (
-    NO_RIGHTS,
     FrameAccepted,
     FrameReceived,
-    Headers,
     Log,
-    RequestFailed,
-    Rights,
-    TransportClosed,
     TransportEvent,
     TransportKind,
 )
-from actors.protocol.messages import RequestId
 from actors.protocol.table import WebSocketTarget
-from gateway.backends.bound import BoundTransport
+from gateway.backends.bound import DuplexTransport
 from gateway.backends.credentials import CHALLENGING, TRIES, Credentials, unbound
 from gateway.backends.http_call import HttpLimits, reason_of
-from gateway.backends.outbox import Outbox, Outgoing
+from gateway.backends.outbox import Outbox
 from gateway.wire.errors import PeerError, SizeError, WireError
 from gateway.wire.http_rules import worded
 from gateway.wire.http_session import OURS
@@ -36,7 +30,7 @@ from gateway.wire.url import parse_url
 from gateway.wire.websocket import ON_SOCKET, RefusedError, WebSocket, WebSocketLimits, open_websocket
 
 
-class WebSocketTransport(BoundTransport):
+class WebSocketTransport(DuplexTransport):
     """See `actors.ports.Transport`. `slots` bounds the connections to all servers together."""
 
     kind: TransportKind = "ws"
@@ -55,64 +49,26 @@ class WebSocketTransport(BoundTransport):
         credentials: Credentials | None = None,
     ) -> None:
         """ValueError for a URL that is none."""
-        self._name = name
+        super().__init__(name, emit, log, Outbox(limits.waiting, limits.waiting_bytes))
         self._url = parse_url(target.url, ON_SOCKET)
         self._headers = [(key, value) for key, value in target.headers if not _is_ours(key.lower())]
         self._credentials = credentials
         self._unbind: Callable[[], object] = unbound
-        self._emit = emit
         self._slots = slots
-        self._log = log
         self._limits = limits
         self._tls = tls
         self._socket_limits = socket_limits or WebSocketLimits(message_bytes=limits.message_bytes)
-        self._outbox = Outbox(limits.waiting, limits.waiting_bytes)
         self._opening = trio.CancelScope()
-        self._ending = trio.Event()
-        self._end: tuple[str, str, str] | None = None
-        self._status: int | None = None
-        """By which the handshake was refused."""
         self._open = False
         self._stale = False
         """Whether the account is another one than what was sent is of."""
         self._closing = False
-        self._told = False
 
     def __repr__(self) -> str:
         state = "ending" if self._ending.is_set() else "open" if self._open else "not open"
         return f"<WebSocketTransport {self._name} {state}, {len(self._outbox)} to write>"
 
     # The port's synchronous half
-
-    def send(
-        self,
-        frame: bytes,
-        *,
-        id: RequestId | None = None,
-        tag: int | None = None,
-        headers: Headers = (),
-        rights: Rights = NO_RIGHTS,
-    ) -> None:
-        """Puts the message into the outbox; a request that finds it full or closed fails, unexecuted."""
-        if self._outbox.put(Outgoing(frame, id, tag)):
-            return
-        if id is not None:
-            self._say(RequestFailed(id, "not_sent", f"{self._name} takes no more messages", "no"))
-        elif not self._ending.is_set():
-            self._log.warning("backend_message_dropped", backend=self._name, why="outbox full")
-
-    def forget(self, id: RequestId) -> None:
-        """Withdraws the request if it was not written yet."""
-        self._outbox.withdraw(id)
-
-    def negotiated(self, version: str) -> None:
-        """Nothing to do: the revision is not sent on this wire."""
-
-    def listen(self) -> None:
-        """Nothing to do: messages that belong to no request come by themselves."""
-
-    def restart(self) -> None:
-        """Nothing to do: one connection is one session, and a lost one is a closed transport."""
 
     def close(self) -> None:
         """Lets the outbox be written, then says farewell."""
@@ -242,25 +198,8 @@ class WebSocketTransport(BoundTransport):
             reason = "socket_closed"
         self._end_with(reason, f"{self._name}: {error}", f"{self._name}: {error.detail}" if error.origin else "")
 
-    def _end_with(self, reason: str, message: str, detail: str = "") -> None:
-        if self._end is None:
-            self._end = reason, message, detail
-        self._ending.set()
-
-    def _say(self, event: TransportEvent) -> None:
-        if not self._told:
-            self._emit(event)
-
-    def _tell_end(self) -> None:
-        """Once: what was not written was not executed, and nothing more comes."""
-        assert self._end is not None
-        reason, message, detail = self._end
-        for item in self._outbox.clear():
-            if item.id is not None:
-                why = "not_sent" if self._open else reason
-                self._say(RequestFailed(item.id, why, message, "no", self._status, detail))
-        self._say(TransportClosed(reason, message, detail))
-        self._told = True
+    def _unsent(self, reason: str) -> str:
+        return "not_sent" if self._open else reason
 
 
 def _headers(lines: bytes) -> list[tuple[str, str]]:
