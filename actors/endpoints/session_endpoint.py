@@ -25,9 +25,10 @@ from actors.machines.session import record as session_record
 from actors.machines.upstream.events import AnswerGiven, Continued, Hold, Notified, Released, ServerInfo, Wanted
 from actors.machines.upstream.legacy_state import Profile
 from actors.machines.upstream.modern_events import Caller
-from actors.protocol import capabilities, tasks, translate
+from actors.protocol import capabilities, codec, tasks, translate
 from actors.protocol import payload as json
-from actors.protocol.messages import EMPTY, RequestId
+from actors.protocol.filter import located
+from actors.protocol.messages import EMPTY, Notification, RequestId
 from actors.protocol.methods import LIST_CHANGED, METHODS, SET_LEVEL, SUBSCRIBE, UNSUBSCRIBE, UPDATED
 from actors.protocol.policy import Policy, shown_otherwise
 from actors.protocol.rights import Rights
@@ -74,6 +75,10 @@ class SessionHost(Host, Protocol):
     def listening(self) -> Rights | None:
         """Of the token by which the stream was opened on which goes out what belongs to no request; None: there is no
         such stream, or it is not known."""
+
+    @property
+    def unread(self) -> bool:
+        """Whether nobody reads such a stream."""
 
     def brought_with(self, call: int) -> Rights | None:
         """Of the token by which the stream was asked for again that brings the outcome of this call."""
@@ -470,9 +475,35 @@ class SessionEndpoint(Endpoint):
         """Whether whoever reads the stream that it goes out on, that of its call or another one, may know of this
         resource, or of the tool whose task it is."""
         call, backend, params = message.call, message.backend, message.params
+        if call is None and self.host.unread:
+            return True  # it waits for a reader, and then this is asked (`may_have`)
         rights = self.host.listening if call is None else self.rights_of(call)
         shows = self.guard.shows_update if message.method == UPDATED else self.tasks.shows
         return self.guard.asking(rights, lambda: shows(backend, params))
+
+    def may_have(self, rights: Rights, frame: bytes) -> bool:
+        """The same of a message that has waited, in the client's words. What can't be told is not shown."""
+        if self.services.table.value.policy is None:
+            return True
+        message = codec.decode_message(frame)
+        if not isinstance(message, Notification):
+            return True
+        if message.method == tasks.STATUS:
+            return self.guard.asking(rights, lambda: self.tasks.shows_mine(message.params))
+        return message.method != UPDATED or self._may_hear_of(rights, located(message.params) or "")
+
+    def _may_hear_of(self, rights: Rights | None, uri: str) -> bool:
+        """Whether a client may hear that a resource of this name of the client's has changed."""
+        owner = self.naming.owner(uri)
+        if owner is None:
+            return self.guard.asking(rights, lambda: self.guard.standing) is None
+        backend, own = owner
+        return self.guard.asking(rights, lambda: self.guard.shows_update(backend, json.dumps({"uri": own})))
+
+    def sees_otherwise(self, before: Rights | None, rights: Rights) -> bool:
+        """Whether tokens with these rights see other things; None: the one that was heard last."""
+        keys = [self._ruled or ""] if before is None else [self.guard.asking(before, lambda: self.guard.key)]
+        return self.guard.asking(rights, lambda: self.guard.key) not in keys
 
     def asked(self, message: UpstreamRequest) -> None:
         """A request of a server."""
@@ -666,11 +697,13 @@ class SessionEndpoint(Endpoint):
 
     def announce_all(self) -> None:
         """Nobody knows what the client was told: every list may have changed, and whatever it is subscribed to."""
-        now = self.host.ctx.now()
+        now, policy = self.host.ctx.now(), self.services.table.value.policy
         for method in LIST_CHANGED.values():
             self.host.event(ev.CallProgressed("", None, method, EMPTY, now))
+        everything = policy is None or self.host.unread  # else it is judged when it is read
         for uri in self.subscriptions.uris:
-            self.host.event(ev.CallProgressed("", None, UPDATED, json.dumps({"uri": uri}), now))
+            if everything or self._may_hear_of(self.host.listening, uri):
+                self.host.event(ev.CallProgressed("", None, UPDATED, json.dumps({"uri": uri}), now))
 
     def shrink(self) -> None:
         """Nobody was heard for a while: what can be had again is let go of."""

@@ -117,6 +117,15 @@ class TaskRegistry:
         tool = self._tools.get(tasks.expose(backend, id) if self._prefixed else id)
         return tool is None or self._endpoint.guard.shows_task(backend, tool)
 
+    def shows_mine(self, params: Raw) -> bool:
+        """The same, by the client's id of the task."""
+        try:
+            id = tasks.target(params)
+        except (errors.Malformed, errors.Refusal):
+            return True
+        backend, tool = self._made.get(id), self._tools.get(id)
+        return backend is None or tool is None or self._endpoint.guard.shows_task(backend, tool)
+
     def outcome(self, method: str, message: UpstreamOutcome, tool: str = "") -> UpstreamOutcome:
         """The outcome of a call that is about a task, or may have made one, as the client sees it. `tool`: what was
         called, where a policy wants to know."""

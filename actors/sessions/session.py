@@ -15,6 +15,7 @@ backends' sessions are that one's then, and so is what is recorded.
 
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from typing import Any, TypeAlias, assert_never
 
@@ -300,6 +301,18 @@ class SessionActor(Actor):
         """As in `SessionHost`."""
         name = streams.reader(self._state)
         return self._opened_with.get(name) if name is not None else None
+
+    @property
+    def unread(self) -> bool:
+        """As in `SessionHost`."""
+        return streams.reader(self._state) is None
+
+    def _shown_otherwise(self, stream: str | None, rights: Rights) -> bool:
+        """Whether a stream of what belongs to no request was read by a token that sees other things than this one; of
+        an earlier life that is known of the token that came last."""
+        if self.services.table.value.policy is None or stream is None or not stream.startswith("g"):
+            return False
+        return self.endpoint.sees_otherwise(self._opened_with.get(stream), rights)
 
     def brought_with(self, call: int) -> Rights | None:
         """As in `SessionHost`."""
@@ -651,13 +664,17 @@ class SessionActor(Actor):
             message.reply.answer(Answer.refusing(errors.store_away()))
             return
         if not message.again:
+            if self._shown_otherwise(message.stream, message.rights):
+                # What was said there was for a token that sees other things: it begins anew, and is told of the gap.
+                message = msgspec.structs.replace(message, stream=None, seq=max(1, message.seq))
             self.rights = message.rights
             if self.services.table.value.policy is not None:
                 self.endpoint.heard()
         connection = next(self._numbers)
         self._gets = put(self._gets, connection, message)
         message.reply.on_abandon = lambda: self.ctx.ref.reply(ev.Detached(connection, message.stream or ""))
-        self.event(ev.Attached(connection, message.stream, message.epoch, message.seq))
+        sees = partial(self.endpoint.may_have, message.rights)
+        self.event(ev.Attached(connection, message.stream, message.epoch, message.seq, sees))
         if message.stream is None and message.seq:
             self._events_missing(EventsMissed())
 

@@ -29,6 +29,13 @@ class _Known:
     environ: Mapping[str, str]
     words: Mapping[str, str] = field(default_factory=dict)
     read: Callable[[str], str] = _no_files
+    given: set[str] = field(default_factory=set)
+    """What came from the environment and from files, line by line, as it may be quoted; but for places of files, which
+    are no credentials and help to find what is wrong."""
+
+    def came(self, value: str) -> None:
+        if not (value.startswith(os.sep) and os.path.exists(value)):
+            self.given.update((value, *value.splitlines()))
 
 
 _BARE = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*)")
@@ -51,14 +58,16 @@ def expand(
     environ: Mapping[str, str],
     words: Mapping[str, str] | None = None,
     read: Callable[[str], str] = _no_files,
+    given: set[str] | None = None,
 ) -> tuple[Any, list[Problem]]:
     """The value with every string expanded, and what could not be. Keys stay as they are.
 
     As in a shell, the default stands in for a variable that is unset or empty. `words` are references that are no
-    variables, `read` gets the content of a file.
+    variables, `read` gets the content of a file. What came from the environment and from files is added to `given`.
     """
     problems: list[Problem] = []
-    return _expand(value, (), _Known(environ, words or {}, read), problems), problems
+    known = _Known(environ, words or {}, read, set() if given is None else given)
+    return _expand(value, (), known, problems), problems
 
 
 def _expand(value: Any, path: Path, known: _Known, problems: list[Problem]) -> Any:
@@ -81,10 +90,13 @@ def _text(text: str, path: Path, known: _Known, problems: list[Problem]) -> str:
         value, complaint = _lookup(match["body"], known)
         if complaint:
             problems.append(Problem(complaint, path))
+        elif match["body"] not in known.words:
+            known.came(value)
         return value
 
-    if (bare := _BARE.fullmatch(text)) is not None:
-        return known.environ.get(bare[1]) or text
+    if (bare := _BARE.fullmatch(text)) is not None and (value := known.environ.get(bare[1])):
+        known.came(value)
+        return value
     return _REFERENCE.sub(replace, text)
 
 

@@ -14,7 +14,7 @@ from gateway.config.document import Document, read
 from gateway.config.expand import editors_words, expand
 from gateway.config.foreign import SECTIONS, adapt, workspace
 from gateway.config.models import File
-from gateway.config.problems import ConfigError, Path, Problem, nearest, sentence
+from gateway.config.problems import ConfigError, Path, Problem, nearest, sentence, without
 from gateway.config.references import import_object
 from gateway.config.settings import Settings
 from gateway.config.snapshot import Reading, Snapshot, text_of
@@ -82,7 +82,8 @@ def settings_from(
     """The settings that a document says; what has no meaning is added to `notes`. ConfigError as for `load`."""
     words = editors_words(workspace(document.folder))
     files = Reading().secret if content is None else content
-    data, problems = expand(_without_disabled(document.data), environ, words, files)
+    given: set[str] = set()
+    data, problems = expand(_without_disabled(document.data), environ, words, files, given)
     adapted = adapt(data, document.folder)
     problems += adapted.problems
     file, wrong = _validated(_without_disabled(adapted.data), {problem.path for problem in problems})
@@ -92,7 +93,7 @@ def settings_from(
     told = {problem.path for problem in problems}
     problems += [problem for problem in builder.problems if problem.path not in told]
     if problems:
-        raise _config_error(document, [adapted.placed(problem) for problem in problems])
+        raise _config_error(document, [without(given, adapted.placed(problem)) for problem in problems])
     if notes is not None:
         notes += adapted.notes
     return settings

@@ -2,8 +2,8 @@
 
 import difflib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import TypeAlias
+from dataclasses import dataclass, replace
+from typing import Final, TypeAlias
 
 Path: TypeAlias = tuple[str | int, ...]
 """Where a value stands: keys and list positions from the root of the file."""
@@ -82,6 +82,18 @@ class Problem:
         place = self.file if self.line is None else f"{self.file}:{self.line}"
         hint = f'; did you mean "{self.nearest}"?' if self.nearest else ""
         return ": ".join(part for part in (place, self.field, self.message + hint) if part)
+
+
+HIDDEN_FROM: Final = 4
+"""Characters of a value from which on it may be a credential; shorter ones are parts of ordinary words."""
+
+
+def without(values: Iterable[str], problem: Problem) -> Problem:
+    """The problem as it may be told: with none of these values in it, which others may quote that it is from."""
+    message = problem.message
+    for value in sorted((value for value in values if len(value) >= HIDDEN_FROM), key=len, reverse=True):
+        message = message.replace(value, "[hidden]")
+    return problem if message == problem.message else replace(problem, message=message)
 
 
 class ConfigError(Exception):

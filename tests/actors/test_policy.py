@@ -491,6 +491,57 @@ async def test_a_get_stream_tells_what_the_token_that_opened_it_may_see(autojump
             await trio.sleep(1)
 
 
+UPDATED = "notifications/resources/updated"
+
+
+@pytest.mark.parametrize("endpoint", ["alpha", ""])
+async def test_what_has_waited_for_a_get_stream_is_told_as_far_as_its_token_may_see_it(
+    endpoint: str, autojump_clock: MockClock
+):
+    backend = alpha()
+    private, public = {"uri": "test:///priv/b"}, {"uri": "test:///pub/a"}
+    prefix = "" if endpoint else "alpha+"
+    for reads, told in ((OPS, [public]), (DEV, [private, public])):
+        async with open_gateway(backend) as gateway:
+            enforce(gateway, *OWN_RIGHTS)
+            client = await legacy(gateway, endpoint, DEV)
+            await client.call("resources/subscribe", {"uri": prefix + private["uri"]})
+            client.rights = reads  # and with these it is heard before, which decides nothing
+            await client.call("tools/list")
+            backend.upstream.notify(UPDATED, private)
+            backend.upstream.notify(UPDATED, public)
+            await trio.sleep(5)
+            stream = client.listen()
+            await trio.sleep(5)
+            seen = [message["params"]["uri"] for message in stream.messages if message.get("method") == UPDATED]
+            assert seen == [prefix + one["uri"] for one in told]
+
+
+async def test_what_a_get_stream_has_told_is_not_told_again_to_a_token_that_sees_less(autojump_clock: MockClock):
+    backend = alpha()
+    private, public = {"uri": "test:///priv/b"}, {"uri": "test:///pub/a"}
+    async with open_gateway(backend) as gateway:
+        enforce(gateway, *OWN_RIGHTS)
+        client = await legacy(gateway, "alpha", DEV)
+        for one in (private, public):
+            await client.call("resources/subscribe", one)
+        stream = client.listen()
+        backend.upstream.notify(UPDATED, public)
+        await stream.next(UPDATED)
+        after = next(event.id for event in reversed(stream.events) if event.id)
+        for reads, told in ((DEV, [private]), (OPS, [public])):
+            backend.upstream.notify(UPDATED, private)
+            await trio.sleep(5)
+            stream.drop()
+            await trio.sleep(5)
+            client.rights = reads
+            stream = client.listen(last_event_id=after)
+            await trio.sleep(30)
+            seen = [message["params"] for message in stream.messages if message.get("method") == UPDATED]
+            assert seen[: len(told)] == told
+            assert (private in seen) == (reads is DEV)
+
+
 async def test_a_channel_listens_with_the_rights_that_its_client_came_with_last(autojump_clock: MockClock):
     backend = alpha()
     private, public = {"uri": "test:///priv/b"}, {"uri": "test:///pub/a"}

@@ -1,6 +1,6 @@
 """What happens to a session: the inputs of `session/machine`, past tense, frozen."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final, Literal, TypeAlias
 
 from msgspec import Raw, Struct
@@ -50,12 +50,14 @@ class PostBroken(Struct, frozen=True):
 
 
 class Attached(Struct, frozen=True):
-    """A GET: for a new stream, or (`stream`) to go on with one after the event (epoch, seq)."""
+    """A GET: for a new stream, or (`stream`) to go on with one after the event (epoch, seq). `sees`: whether whoever
+    reads it may have a message that belongs to no request; None: every one."""
 
     connection: ConnectionId
     stream: str | None = None
     epoch: int = 0
     seq: int = 0
+    sees: Callable[[bytes], bool] | None = None
 
 
 class Detached(Struct, frozen=True):

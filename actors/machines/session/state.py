@@ -134,7 +134,7 @@ class Stream(Struct, frozen=True):
     """An unfinished SSE stream: the last sequence number given, and the connection that carries it, if any. `unread`
     is what was said there of changes and may not have been written. `unheard`: no event of it is known to have been
     written, so that its client may have no id to come back with. `opener`: the epoch at which it was opened; 0: of an
-    earlier life that did not say so."""
+    earlier life that did not say so. `sees`: as in `Attached`."""
 
     seq: int = 0
     connection: ConnectionId | None = None
@@ -142,6 +142,7 @@ class Stream(Struct, frozen=True):
     unread: tuple[Boxed, ...] = ()
     unheard: bool = False
     opener: int = 0
+    sees: Callable[[bytes], bool] | None = None
 
     @property
     def lost(self) -> bool:

@@ -171,9 +171,12 @@ def deliver(session: Session) -> Step:
     waiting = session.box
     if waiting:
         session, effects = _rebox(session, ())
+    sees = session.streams[name].sees
     for boxed in waiting:
-        session, more = put(session, name, boxed.data, key=boxed.key)
-        effects += more
+        # It waited for a reader, and whether this one may have it nobody could ask before.
+        if sees is None or sees(boxed.data):
+            session, more = put(session, name, boxed.data, key=boxed.key)
+            effects += more
     session, more = _ask(session, name, [id for id, ask in session.asks.items() if ask.stream is None])
     return session, effects + more
 
@@ -259,6 +262,7 @@ def _open_get(session: Session, event: ev.Attached) -> Step:
         effects += more
     name = f"g{session.next_get_stream}"
     stream, first = _opened(session, event.connection, None)
+    stream = replace(stream, sees=event.sees)
     session = replace(session, next_get_stream=session.next_get_stream + 1, streams={**session.streams, name: stream})
     return session, [*effects, fx.OpenStream(name, None, event.connection, {}, first)]
 
@@ -284,7 +288,8 @@ def _resume(session: Session, event: ev.Attached) -> Step:
     if stream.connection is not None:
         effects.append(fx.CloseConnection(stream.connection, "superseded"))
     unread = tuple(b for b in (*stream.unread, *(b for b in waiting if b.stream == name)) if b.seq > event.seq)
-    lost, stream = stream.lost, replace(stream, connection=event.connection, unread=unread, unheard=False)
+    lost = stream.lost
+    stream = replace(stream, connection=event.connection, unread=unread, unheard=False, sees=event.sees)
     session = replace(session, streams={**session.streams, name: stream})
     effects.append(fx.Follow(event.connection, name, epoch, event.seq, stream.seq, True))
     session, more = _found(session, name, stream) if lost else (session, [])

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -57,6 +58,18 @@ def test_observing_is_said_in_the_policy(settings: Callable[..., Settings]) -> N
     policy = settings(config({"allow": ["github:*"]}, policyMode="observe")).table.policy
     assert policy is not None
     assert not policy.enforced
+
+
+@pytest.mark.parametrize("broken", ["{} <", "args.x == '{}' &&& true", "claims['{}'"])
+def test_a_condition_that_can_not_be_read_is_told_without_what_came_from_elsewhere(
+    problems: Callable[..., tuple[Problem, ...]], tmp_path: Path, broken: str
+) -> None:
+    (tmp_path / "secret").write_text("from-a-file-9\nits second line")
+    for reference in ("${SECRET}", f"${{file:{tmp_path}/secret}}"):
+        given = config({"allow": ["github:*"], "when": broken.replace("{}", reference)})
+        (wrong,) = problems(given, SECRET="s3cret value")
+        assert wrong.field.endswith("policy[0].when")
+        assert not any(part in str(wrong) for part in ("s3cret", "from-a-file", "second line"))
 
 
 @pytest.mark.parametrize(
