@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any
 
 import pytest
 import trio
@@ -15,63 +15,10 @@ from actors.ports import Headers
 from actors.protocol.meta import SUBSCRIPTION_KEY
 from gateway.client import Client, ClientError, ConnectionLostError, InvalidAnswerError, VersionError
 from stagedoor import open_client
+from tests.gateway.client.hostile import LEGACY, MODERN, Hostile, Message, Say
 
-Message: TypeAlias = dict[str, Any]
-Say: TypeAlias = Callable[[Message], object]
-
-LEGACY, MODERN = "2025-11-25", "2026-07-28"
-ABOUT = {"capabilities": {}, "serverInfo": {"name": "hostile", "version": "1"}}
 ACKNOWLEDGED = "notifications/subscriptions/acknowledged"
 UPDATED = "notifications/resources/updated"
-
-
-class Hostile:
-    """A transport to a server of which a test says what it answers: a result, or None to say nothing by itself."""
-
-    session_id = None
-    last_event_id = None
-
-    def __init__(self, answer: Callable[[Message, Say], Message | None] = lambda asked, say: {}) -> None:
-        self._answer = answer
-        self._sender, self._inbox = trio.open_memory_channel[bytes](100)
-        self.heard: list[Message] = []
-
-    def say(self, message: Message) -> None:
-        self._sender.send_nowait(json.dumps({"jsonrpc": "2.0", **message}).encode())
-
-    def tell(self, method: str, params: Any) -> None:
-        self.say({"method": method, "params": params})
-
-    async def send(self, message: bytes, headers: Headers = ()) -> None:
-        await trio.lowlevel.checkpoint()
-        asked = json.loads(message)
-        self.heard.append(asked)
-        if "id" not in asked or "method" not in asked:
-            return
-        if asked["method"] == "initialize":
-            result: Message | None = {"protocolVersion": asked["params"]["protocolVersion"], **ABOUT}
-        elif asked["method"] == "server/discover":
-            result = {"supportedVersions": [MODERN], **ABOUT}
-        else:
-            result = self._answer(asked, self.say)
-        if result is not None:
-            self.say({"id": asked["id"], "result": result})
-
-    async def receive(self) -> bytes:
-        try:
-            return await self._inbox.receive()
-        except trio.EndOfChannel:
-            raise ConnectionLostError("it is gone") from None
-
-    async def close(self) -> None:
-        self._sender.close()
-        await trio.lowlevel.checkpoint()
-
-    async def resume_from(self, event_id: str) -> None:
-        raise NotImplementedError
-
-    def methods(self) -> list[str]:
-        return [message.get("method", "") for message in self.heard]
 
 
 @pytest.mark.parametrize("version", [LEGACY, MODERN])
