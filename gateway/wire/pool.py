@@ -138,11 +138,11 @@ class Connection:
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             raise PeerError(f"the connection broke: {error}", sent=True) from error
 
-    async def receive(self) -> None:
-        """Feeds the parser once."""
+    async def receive(self, ready: bool = False) -> None:
+        """Feeds the parser once; `ready`: without a wait, if there is something."""
         at_most = self._at_most if self.parser.status else CHUNK  # a head is bounded by the bytes of a read
         try:
-            data = await self.stream.receive_some(at_most)
+            data = await self.stream.receive_some(at_most, ready)
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             raise PeerError(f"the connection broke: {error}", sent=True) from error
         self._at_most = CHUNK if len(data) < at_most else MORE
@@ -151,9 +151,9 @@ class Connection:
         else:
             self.parser.feed_eof()
 
-    async def receive_head(self) -> None:
-        """Feeds the parser until it has a head."""
-        await self.receive()
+    async def receive_head(self, ready: bool = False) -> None:
+        """Feeds the parser until it has a head; `ready`: the first time without a wait, if there is something."""
+        await self.receive(ready)
         while not self.parser.status:
             await self.receive()
         announced = self.parser.headers.get(b"keep-alive")
@@ -361,12 +361,13 @@ class Worker:
             # One that was cancelled when its answer was whole already has no more to lose but its task.
             while connection.worker is self and not self.scope.cancel_called:
                 closes = True
-                if self.exchange is None:
+                ready = self.exchange is None
+                if ready:
                     # Nothing is read before it was asked for: who is to use the connection next must see it.
                     await connection.wait_readable()
                     if self.exchange is None:
                         return  # what comes was not asked for, or is the end
-                await connection.receive_head()
+                await connection.receive_head(ready)
                 closes = False  # from here on that is for who has the response
                 assert self.exchange is not None
                 await self.exchange.answered(Response(connection))

@@ -38,8 +38,9 @@ class WireStream(Protocol):
 
     async def send_all(self, data: memoryview) -> None: ...
 
-    async def receive_some(self, at_most: int) -> bytes:
-        """b"" at the end. As soon as a call is cancelled another may follow, even if its task has not run since."""
+    async def receive_some(self, at_most: int, ready: bool = False) -> bytes:
+        """b"" at the end. As soon as a call is cancelled another may follow, even if its task has not run since.
+        `ready`: `wait_readable` has just returned, so that it is not waited for once more."""
 
     async def wait_readable(self) -> None:
         """Until there is something to receive, or the end; nothing is taken, so that `is_quiet` still sees it."""
@@ -77,9 +78,11 @@ class TcpStream:
     async def wait_writable(self) -> None:
         await trio.lowlevel.wait_writable(self._sock)
 
-    async def receive_some(self, at_most: int) -> bytes:
+    async def receive_some(self, at_most: int, ready: bool = False) -> bytes:
         while True:
-            await trio.lowlevel.wait_readable(self._sock)
+            if not ready:
+                await trio.lowlevel.wait_readable(self._sock)
+            ready = False
             try:
                 return self._sock.recv(at_most)
             except BlockingIOError:
@@ -166,13 +169,14 @@ class TlsStream:
         except ssl.SSLError as error:
             raise trio.BrokenResourceError(error.reason) from error
 
-    async def receive_some(self, at_most: int) -> bytes:
+    async def receive_some(self, at_most: int, ready: bool = False) -> bytes:
         while True:
             try:
                 return self._tls.read(at_most)
             except ssl.SSLWantReadError:
                 await self._flush()  # it may have been asked for something, such as other keys
-                await self._fill()
+                await self._fill(ready)
+                ready = False
             except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
                 return b""
             except ssl.SSLError as error:
@@ -187,8 +191,8 @@ class TlsStream:
         data = self._unsent + self._outgoing.read()
         self._unsent = data[self._tcp.send_nowait(data) :]
 
-    async def _fill(self) -> None:
-        if data := await self._tcp.receive_some(RECORDS):
+    async def _fill(self, ready: bool = False) -> None:
+        if data := await self._tcp.receive_some(RECORDS, ready):
             self._incoming.write(data)
         else:
             self._incoming.write_eof()

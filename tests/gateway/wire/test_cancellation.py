@@ -30,7 +30,7 @@ class MemoryWire:
     async def send_all(self, data: memoryview) -> None:
         await self._ours.send_all(bytes(data))
 
-    async def receive_some(self, at_most: int) -> bytes:
+    async def receive_some(self, at_most: int, ready: bool = False) -> bytes:
         async with self._reading:  # one that was cancelled takes a step to be over
             held, self._held = self._held, b""
             return held or bytes(await self._ours.receive_some(at_most))

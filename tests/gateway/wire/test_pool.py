@@ -787,6 +787,7 @@ class InMemory:
         self.broken = broken
         self.closed = False
         self.answers = 0
+        self.waits = 0
 
     def send_nowait(self, data: bytes) -> int:
         if self.broken:
@@ -794,12 +795,14 @@ class InMemory:
         self.answers += 1
         return len(data)
 
-    async def receive_some(self, at_most: int) -> bytes:
-        await self.wait_readable()
+    async def receive_some(self, at_most: int, ready: bool = False) -> bytes:
+        if not ready:
+            await self.wait_readable()
         self.answers -= 1
         return OK
 
     async def wait_readable(self) -> None:
+        self.waits += 1
         await trio.lowlevel.checkpoint()
         while not self.answers:
             await trio.sleep(1)
@@ -851,6 +854,21 @@ async def test_a_connection_that_breaks_before_a_byte_went_out_is_replaced_a_few
     pool.close()
 
 
+async def test_the_worker_of_a_connection_waits_once_for_each_answer(nursery, autojump_clock):
+    stream = InMemory(broken=False)
+
+    async def dial(origin, tls, within):
+        await trio.lowlevel.checkpoint()
+        return stream
+
+    pool = Pool(nursery=nursery, connect=dial)
+    for _ in range(3):
+        assert await start(pool) == b"{}"
+        await trio.testing.wait_all_tasks_blocked()
+    assert stream.waits == 3 + 1  # and for the next one
+    pool.close()
+
+
 async def test_the_body_of_a_request_is_not_kept_while_its_connection_is(serve, replies, nursery):
     size = 8_000_000
     pool = Pool(nursery=nursery)
@@ -883,7 +901,7 @@ async def test_the_head_of_a_response_is_read_in_small_pieces_after_a_large_body
     class Large:
         """Gives a head, then as much as is asked for."""
 
-        async def receive_some(self, at_most: int) -> bytes:
+        async def receive_some(self, at_most: int, ready: bool = False) -> bytes:
             asked.append(at_most)
             return b"x" * at_most if connection.parser.status else head
 

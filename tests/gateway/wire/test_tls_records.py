@@ -38,7 +38,7 @@ class Narrow:
         while not self.room:
             await trio.sleep(1)
 
-    async def receive_some(self, at_most: int) -> bytes:
+    async def receive_some(self, at_most: int, ready: bool = False) -> bytes:
         return await self._coming.receive()
 
 
