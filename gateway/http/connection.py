@@ -101,18 +101,27 @@ class Connection(TCPServer):
         try:
             async with trio.open_nursery() as nursery:
                 self._live_in(nursery.cancel_scope)
-                if await self._handshake() and (http := self._made(nursery)) is not None:
-                    self._wait_at_most(self.limits.keep_alive)
-                    await self._read(http)
-                    await http.handle(Closed())
-                self._scope.cancel()
+                if not await self._lived(nursery):
+                    self._scope.cancel()
         finally:
             self._set_working(False)
             if self._http is not None:
                 self._http.let_go()
             self._http = None  # which points back here: without the cycle, memory is free at once
-            with trio.move_on_after(_CLOSING, shield=True):
-                await self._stream.aclose()
+            if self._tls is None:
+                self._tcp.socket.close()
+            else:
+                with trio.move_on_after(_CLOSING, shield=True):
+                    await self._tls.aclose()
+
+    async def _lived(self, nursery: trio.Nursery) -> bool:
+        """From the handshake to the end; whether nothing is left that has to be cancelled."""
+        if not await self._handshake() or (http := self._made(nursery)) is None:
+            return True
+        self._wait_at_most(self.limits.keep_alive)
+        await self._read(http)
+        await http.handle(Closed())
+        return http.task_group.end()
 
     def _live_in(self, scope: trio.CancelScope) -> None:
         if self._scope.cancel_called:

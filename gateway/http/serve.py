@@ -4,11 +4,12 @@ hypercorn's own loop takes no other connection class, and starts and stops thing
 worker processes, signal handlers).
 """
 
+import errno
+import os
 import socket
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import trio
 from hypercorn.trio.worker_context import WorkerContext
@@ -20,6 +21,11 @@ from gateway.http.config import EdgeConfig, ServeConfig
 from gateway.http.connection import Connection
 from gateway.http.rounds import ROUNDS, Rounds
 from gateway.http.sockets import close_listeners
+
+SCARCE: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
+"""Errors of accept(2) that pass: the system has no more to give at the moment."""
+AGAIN: Final = 0.1
+"""Seconds after which it is tried again then."""
 
 
 class Stop(Protocol):
@@ -117,14 +123,14 @@ async def serve(
             log.error("connection_crashed", exc_info=inside.exit.error)
         del inside  # a crash holds this frame, which would hold the crash
 
-    def handle(plain: trio.SocketStream) -> Awaitable[None]:
-        return attend(admitted(plain))
+    def take(plain: trio.SocketStream) -> None:
+        handlers.start_soon(attend, admitted(plain))
 
     open_listeners = [_Listener(listener) for listener in listeners]
     async with known.rounds.going(), trio.open_nursery() as handlers:
         async with trio.open_nursery() as accepting:
-            accept = partial(trio.serve_listeners, handle, open_listeners, handler_nursery=handlers)
-            await accepting.start(accept)
+            for listener in open_listeners:
+                accepting.start_soon(listener.run, take, log)
             task_status.started()
             await stop.wait()
             for listener in open_listeners:
@@ -145,7 +151,7 @@ async def serve(
     close_listeners(listeners)
 
 
-class _Listener(trio.abc.Listener[trio.SocketStream]):
+class _Listener:
     """Closing a listening socket breaks the connections that clients have made and nobody has accepted yet: so at the
     stop they are taken before, and `left`."""
 
@@ -155,13 +161,25 @@ class _Listener(trio.abc.Listener[trio.SocketStream]):
         self._socket = listening
         self._inner = trio.SocketListener(trio.socket.from_stdlib_socket(listening))
 
-    async def accept(self) -> trio.SocketStream:
-        return await self._inner.accept()
+    async def run(self, take: Callable[[trio.SocketStream], object], log: Log) -> None:
+        """Accepts, until it is cancelled. As `trio.serve_listeners`, but that whoever takes a connection closes it, and
+        it is not closed by being cancelled once more."""
+        try:
+            while True:
+                try:
+                    take(await self._inner.accept())
+                except OSError as error:
+                    if error.errno not in SCARCE:
+                        raise
+                    log.warning("accept_failed", why=os.strerror(error.errno), again_in=AGAIN)
+                    await trio.sleep(AGAIN)
+        finally:
+            self._close()
 
-    async def aclose(self) -> None:
+    def _close(self) -> None:
         with suppress(OSError):  # there is no more of them
             while self.stopping:  # else all is being cancelled, and nobody would serve them
                 accepted, _ = self._socket.accept()
                 accepted.setblocking(False)
                 self.left.append(trio.SocketStream(trio.socket.from_stdlib_socket(accepted)))
-        await self._inner.aclose()
+        self._inner.socket.close()
