@@ -4,9 +4,12 @@ Both offer what a request needs and no more, without checkpoints that it does no
 socket's buffer is written with one system call and no deadline, for nothing can stall there. Closing is synchronous.
 """
 
+import errno
 import os
 import socket
 import ssl
+from contextlib import suppress
+from functools import lru_cache
 from typing import Final, Protocol
 
 import trio
@@ -20,6 +23,9 @@ KEEP_ALIVE: Final = (
     ("TCP_KEEPALIVE", socket.IPPROTO_TCP, 60),  # macOS's word for it
     ("TCP_KEEPINTVL", socket.IPPROTO_TCP, 15),
     ("TCP_KEEPCNT", socket.IPPROTO_TCP, 4),
+)
+OPTIONS: Final = tuple(
+    (level, getattr(socket, name), value) for name, level, value in KEEP_ALIVE if hasattr(socket, name)
 )
 """An event stream may be silent for hours; a peer that vanished without a word is noticed within two minutes."""
 
@@ -217,13 +223,12 @@ async def dial(origin: Origin, tls: ssl.SSLContext | None, within: float) -> Wir
         try:
             if origin.scheme == SOCKET:
                 return TcpStream(await _socket(origin.host))
-            stream = await trio.open_tcp_stream(origin.host, origin.port)
+            sock = await _connected(origin)
         except OSError as error:
             raise ConnectError(_why(error), str(origin)) from error
-        for name, level, value in KEEP_ALIVE:
-            if hasattr(socket, name):
-                stream.setsockopt(level, getattr(socket, name), value)
-        tcp = TcpStream(_own(stream))
+        for option in OPTIONS:
+            sock.setsockopt(*option)
+        tcp = TcpStream(sock)
         return tcp if tls is None else await _secured(tcp, origin, tls)
     raise ConnectError(f"no connection within {within:g} s", str(origin))
 
@@ -245,6 +250,38 @@ async def _socket(path: str) -> socket.socket:
         if not done:
             sock.close()
     return sock
+
+
+async def _connected(origin: Origin) -> socket.socket:
+    """To an address at once; to a name by way of all its addresses, the next one begun when one is slow."""
+    family = _family(origin.host)
+    if family is None:
+        return _own(await trio.open_tcp_stream(origin.host, origin.port))
+    sock = socket.socket(family)
+    done = False
+    try:
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if (error := sock.connect_ex((origin.host, origin.port))) == errno.EINPROGRESS:
+            await trio.lowlevel.wait_writable(sock)
+            error = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if error:
+            raise OSError(error, os.strerror(error))
+        done = True
+    finally:
+        if not done:
+            sock.close()
+    return sock
+
+
+@lru_cache(maxsize=1024)
+def _family(host: str) -> socket.AddressFamily | None:
+    """Of an address, without its brackets; None for a name."""
+    for family in (socket.AF_INET, socket.AF_INET6):
+        with suppress(OSError):
+            socket.inet_pton(family, host)
+            return family
+    return None
 
 
 def _own(stream: trio.SocketStream) -> socket.socket:

@@ -20,7 +20,7 @@ from gateway.wire.errors import ConnectError, DeadlineError, PeerError, PoolFull
 from gateway.wire.origins import OriginPool
 from gateway.wire.pool import CHUNK, MORE, Connection, Exchange, Pool, PoolLimits, Response
 from gateway.wire.streams import WireStream
-from gateway.wire.url import parse_url
+from gateway.wire.url import Origin, parse_url
 from gateway.wire.watch import Watch
 from tests.support.exchanges import Reading, answer_to
 from tests.support.garbage import uncollected
@@ -852,6 +852,34 @@ async def test_a_connection_that_breaks_before_a_byte_went_out_is_replaced_a_few
     assert [stream.closed for stream in streams[:broken]] == [True] * min(broken, 3)
     assert state(pool) == f"open {int(broken < 3)}, idle {int(broken < 3)}, waiting 0"
     pool.close()
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+async def test_an_address_is_connected_to_without_being_looked_up(monkeypatch, pool, nursery, host):
+    def looked_up(*_: object) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(trio, "open_tcp_stream", looked_up)
+    try:
+        [listener] = await trio.open_tcp_listeners(0, host=host)
+    except OSError:
+        pytest.skip("this machine has no IPv6")
+    origin = Origin("http", host, listener.socket.getsockname()[1])
+
+    async def served(stream):
+        await stream.receive_some()
+        await stream.send_all(OK)
+
+    nursery.start_soon(trio.serve_listeners, served, [listener])
+    with trio.fail_after(PATIENCE), await pool.request("GET", f"{origin}/") as response:
+        assert await response.read(10) == b"{}"
+
+
+async def test_to_a_name_all_its_addresses_are_tried(pool, serve, replies):
+    async with serve(replies(OK)) as server:
+        url = server.url.replace("127.0.0.1", "localhost")
+        with trio.fail_after(PATIENCE), await pool.request("GET", url) as response:
+            assert await response.read(10) == b"{}"
 
 
 async def test_the_worker_of_a_connection_waits_once_for_each_answer(nursery, autojump_clock):
