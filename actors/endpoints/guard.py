@@ -263,7 +263,11 @@ class Guard:
         self._refused(effect, "policy_refused", spec.name, subject, rule)
 
     def unaccepted(self, effect: fx.Dispatch, backend: str, subject: Subject) -> None:
-        """What is asked for is not defined as it was accepted."""
+        """What is asked for is not defined as it was accepted. Of a name that there is not, nothing is told."""
+        spec = self._services.table.value.backends.get(backend)
+        if spec is not None and spec.pins is not None and spec.pins.misses(subject.kind, subject.name):
+            return
+        self._services.telemetry.count("stagedoor_pin_refusals_total", (backend,))
         from actors.protocol.lookalikes import shown as written_out  # only where there are pins
 
         subject = subject._replace(name=written_out(subject.name[:SHOWN]))

@@ -187,7 +187,6 @@ class Pinning:
             self._hold(effect, spec.name, passed, method)
             return False
         if not known or seen is None or not pins.allows(subject.kind, subject.name, seen.held):
-            self._endpoint.services.telemetry.count("stagedoor_pin_refusals_total", (spec.name,))
             self._endpoint.guard.unaccepted(effect, spec.name, subject)
             raise errors.Refusal(self._endpoint.guard.unknown(effect, subject))
         if self._endpoint.merged is not None:

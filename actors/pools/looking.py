@@ -82,7 +82,7 @@ class Looking:
             if pins.allows(subject.kind, subject.name, held):
                 send()
             else:
-                self._told_refusal(subject, call)
+                self._told_refusal(pins, subject, call)
                 refuse(subjects.unknown(call.method, subject).raw)
 
         method = LISTED_IN[subject.kind]
@@ -119,7 +119,9 @@ class Looking:
         same = over.server_info is not None and seen.server_info is over.server_info and seen.pins == pins
         return same and self._now() - seen.at < LOOK_AGAIN
 
-    def _told_refusal(self, subject: Subject, call: um.Call) -> None:
+    def _told_refusal(self, pins: Pins, subject: Subject, call: um.Call) -> None:
+        if pins.misses(subject.kind, subject.name):
+            return
         services, name = self._services, shown(subject.name[:SHOWN])
         services.telemetry.count("stagedoor_pin_refusals_total", (self._backend,))
         why = {"mode": "enforce", "outcome": "deny", "rule": PINS, "server": self._backend}

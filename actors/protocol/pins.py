@@ -181,6 +181,20 @@ class Pins:
             return False
         return self._expands(name) or any(normalized(uri) == read for uri in named)
 
+    def misses(self, kind: Kind, name: str) -> bool:
+        """Whether nothing is known of this name though its server was looked at: then it is not these pins that keep
+        it back."""
+        kinds = {kind, "template"} if kind == "resource" else {kind}
+        looked = [(known, judged) for (known, _), _, judged in self._lists if known in kinds]
+        if kind not in {known for known, _ in looked} or name in self._pinned[kind]:
+            return False
+        read = normalized(name) if kind == "resource" else name
+        for known, judged in looked:
+            for one in judged.held:
+                if one == name or (kind == "resource" and _stands_for(known, one, read)):
+                    return False
+        return True
+
     def introduced(self, instructions: str | None) -> Difference | None:
         """Whether a server says another thing of how to use it than was accepted."""
         if instructions == self.instructions or not (self.known or self.blocks) or instructions is None:
@@ -199,6 +213,11 @@ class Pins:
             self._told.clear()
         self._told[key] = None
         return True
+
+
+def _stands_for(kind: Kind, listed: str, uri: str | None) -> bool:
+    """Whether a resource or a template may be what a URI names; one that can't be read may be anything."""
+    return uri is None or (template(listed).matches(uri) if kind == "template" else normalized(listed) == uri)
 
 
 def pin(kind: Kind, item: Raw) -> Pin:

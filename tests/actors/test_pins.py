@@ -386,13 +386,16 @@ async def test_each_difference_has_one_line_in_the_audit_trail(autojump_clock: M
 
 @BOTH
 @ENDPOINTS
-async def test_11_each_refusal_has_a_line_in_the_audit_trail(era: str, endpoint: str, autojump_clock: MockClock):
+async def test_11_each_refusal_has_a_line_in_the_audit_trail_and_made_up_names_none(
+    era: str, endpoint: str, autojump_clock: MockClock
+):
     backend, audit = alpha(), Trail()
     async with open_gateway(*with_pins(backend), audit=audit, groups=GROUPS) as gateway:
         poisoned(backend)
+        backend.lists["tools/list"].append(tool("new\u202ename"))
         client = await client_of(era, gateway, endpoint)
         await names(client)
-        for name in ("read", "new\u202ename"):
+        for name in ("read", "new\u202ename", "made up"):
             await refused(client, "tools/call", {"name": named(endpoint, name), "arguments": {}})
         lines = [values for event, values in audit.lines if event == "deny"]
         assert [(one["server"], one["rule"], one["outcome"]) for one in lines] == [("alpha", "pins", "deny")] * 2
