@@ -56,8 +56,10 @@ class SseTransport:
                 scope = self._running[id] = trio.CancelScope()
                 self._nursery.start_soon(self._request, id, message, scope)
             case Notification(method="notifications/cancelled", params=params):
-                await self._deliver(message)
-                self._settled(codec.loads(params).get("requestId"), 0)
+                try:
+                    await self._deliver(message)
+                finally:
+                    self._settled(codec.loads(params).get("requestId"), 0)
             case _:
                 await self._deliver(message)
 
@@ -81,8 +83,9 @@ class SseTransport:
     async def _request(self, id: RequestId, message: bytes, scope: trio.CancelScope) -> None:
         with scope:
             outcome = await boundary(self._ask, id, message)
-            if isinstance(outcome.error, WireError):
-                executed: Literal["no", "unknown"] = "unknown" if outcome.error.sent else "no"
+            if outcome.error is not None:
+                unsent = isinstance(outcome.error, WireError) and not outcome.error.sent
+                executed: Literal["no", "unknown"] = "no" if unsent else "unknown"
                 await self._pass_on(RequestFailed(id, "broken", str(outcome.error), executed))
         self._running.pop(id, None)
 

@@ -119,6 +119,13 @@ class Watching:
 
     async def end(self, watch: Watch) -> None:
         """Unsubscribes, if nobody else wants to hear of the same."""
+        try:
+            await self._end(watch)
+        except trio.Cancelled:
+            self._end_soon(watch)
+            raise
+
+    async def _end(self, watch: Watch) -> None:
         watch.scope.cancel()
         try:
             async with self._changing:
@@ -127,9 +134,6 @@ class Watching:
                 if alone and watch.failure is None:
                     await self._client.request("resources/unsubscribe", {"uri": watch.uri})
                 self._drop(watch)
-        except trio.Cancelled:
-            self._end_soon(watch)
-            raise
         except ClientError:
             self._drop(watch)
             raise
@@ -181,7 +185,7 @@ class Watching:
 
     async def _end_quietly(self, watch: Watch) -> None:
         with suppress(ClientError):  # nobody listens any more
-            await self.end(watch)
+            await self._end(watch)  # once: when this is cancelled, so is what it would be done by again
 
     async def _listen(self, watch: Watch) -> None:
         """Listens until it is ended; again, after a while, whenever that breaks."""

@@ -107,7 +107,8 @@ def name_of(function: Function, given: str | None) -> str:
 
 
 def _signature(function: Function) -> inspect.Signature:
-    if inspect.isasyncgenfunction(_inner(function)) or inspect.isgeneratorfunction(_inner(function)):
+    # Not what is behind a decorator, which may have made a list of it.
+    if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
         raise TypeError(f"{_name(function)}: a handler returns once, so it can't be a generator")
     try:
         return inspect.signature(function, eval_str=True)

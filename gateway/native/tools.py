@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from pydantic_core import from_json
+
 from gateway.native import content, functions, schemas
 from gateway.native.content import Content, ToolResult
 from gateway.native.definitions import Description, Icons, ToolDefinition
@@ -102,9 +104,12 @@ def _checked_name(name: str) -> str:
 
 
 def _tool_result(result: ToolResult, version: str) -> dict[str, Any]:
+    structured: Any = result.structured
+    if not isinstance(structured, dict | None):  # a model, say, is an object once it is JSON
+        structured = from_json(content.to_json(structured))
     value = {
         "content": [content.block(c, version) for c in result.content],
-        "structuredContent": result.structured,
+        "structuredContent": structured,
         "isError": result.is_error,
     }
     return fit("tool_result", value, version)

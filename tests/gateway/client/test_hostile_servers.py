@@ -188,6 +188,30 @@ async def test_who_leaves_a_subscription_in_whatever_way_has_unsubscribed(leaves
             assert server.methods()[-1] == "resources/subscribe"
 
 
+async def test_a_subscription_that_ends_with_its_client_is_not_ended_again_and_again() -> None:
+    begun = 0
+
+    class Begun(trio.abc.Instrument):
+        def task_spawned(self, task: object) -> None:
+            nonlocal begun
+            begun += 1
+
+    with trio.CancelScope() as scope:
+        async with open_client(Hostile(), LEGACY) as client:
+            updates = client.subscribe("a://b")
+            await updates.__aenter__()
+            scope.cancel()
+            try:
+                await updates.aclose()
+            finally:
+                with trio.CancelScope(shield=True):  # its user has something to put away first
+                    trio.lowlevel.add_instrument(counting := Begun())
+                    for _ in range(50):
+                        await trio.lowlevel.checkpoint()
+                    trio.lowlevel.remove_instrument(counting)
+    assert begun < 5
+
+
 async def test_a_subscription_that_is_cancelled_before_it_stands_is_none() -> None:
     """The server may have made it nevertheless."""
     server = Hostile(lambda asked, say: None if asked["method"] == "resources/subscribe" else {})

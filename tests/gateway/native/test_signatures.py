@@ -212,8 +212,22 @@ def plainly(function: Callable[..., Any]) -> Callable[..., Any]:
     return wrapper
 
 
+def collected(function: Callable[..., Iterator[Any]]) -> Callable[..., list[Any]]:
+    """A decorator that makes a list of what a generator yields."""
+
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> list[Any]:
+        return list(function(*args, **kwargs))
+
+    return wrapper
+
+
 async def test_objects_methods_partials_and_wrapped_functions_are_handlers(connect: Any) -> None:
     server = Server("t")
+
+    def numbers(most: int) -> Iterator[str]:
+        """Counts."""
+        yield from map(str, range(most))
 
     async def both(greeting: str, name: str, ctx: Context) -> str:
         """Says both."""
@@ -223,17 +237,20 @@ async def test_objects_methods_partials_and_wrapped_functions_are_handlers(conne
     server.tool(Greets().method)
     server.tool(name="partial")(functools.partial(both, "Good day"))
     server.tool(name="wrapped")(plainly(both))
+    server.tool(name="collected", structured=False)(collected(numbers))
     client = await connect(server)
     assert (await client.text("object", name="Ada")).startswith("Hello Ada")
     assert (await client.text("method", name="Ada")).startswith("Hello Ada")
     assert await client.text("partial", name="Ada") == "Good day Ada"
     assert await client.text("wrapped", greeting="Hi", name="Ada") == "Hi Ada"
+    assert [block["text"] for block in (await client.call("collected", most=2))["content"]] == ["0", "1"]
     listed = {tool["name"]: tool["description"] for tool in (await client.request("tools/list"))["tools"]}
     assert listed == {
         "object": "Greets.",
         "method": "Greets, by a method.",
         "partial": "Says both.",
         "wrapped": "Says both.",
+        "collected": "Counts.",
     }
 
 

@@ -156,6 +156,20 @@ async def test_a_tool_that_returns_what_its_type_excludes_fails(connect: Any) ->
     assert "excludes" in await client.error("liar")
 
 
+async def test_a_result_said_in_full_may_hold_a_model(connect: Any) -> None:
+    class Weather(BaseModel):
+        degrees: int
+
+    server = Server("t")
+
+    @server.tool
+    async def weather() -> ToolResult:
+        return ToolResult(["5"], Weather(degrees=5))  # type: ignore[arg-type]
+
+    client = await connect(server)
+    assert (await client.call("weather"))["structuredContent"] == {"degrees": 5}
+
+
 async def test_contents_of_every_kind_fit_every_revision(connect: Any, version: str) -> None:
     server = Server("t")
 
