@@ -59,6 +59,10 @@ PROGRESS_MAX: Final = 256
 """Steps of progress that may wait for a slow function; the oldest are dropped."""
 LOGS_MAX: Final = 1024
 """The same of log messages; the newest are dropped."""
+ASKED_MAX: Final = 256
+"""Questions of the server that are worked on at once; a further one is refused."""
+REPLIES_MAX: Final = 256
+"""Refusals and answers to pings that wait to be sent; while there are so many, nothing more is read."""
 
 _LOG: Final = logging.getLogger("stagedoor.client")
 
@@ -138,6 +142,9 @@ class Client:
         self._talk = Conversation()
         self._calls: dict[int, _Call] = {}
         self._asked: dict[RequestId, trio.CancelScope] = {}
+        self._answering = 0
+        self._replies = 0
+        self._replied = trio.lowlevel.ParkingLot()
         self._lost: ConnectionLostError | None = None
         self.ending = False
         self._logs, self._log_box = trio.open_memory_channel[dict[str, Any]](LOGS_MAX)
@@ -319,6 +326,8 @@ class Client:
     async def _receive(self, transport: Transport) -> None:
         while True:
             self._take(await transport.receive())
+            while self._replies >= REPLIES_MAX:
+                await self._replied.park()
 
     def _take(self, received: Received) -> None:
         match received:
@@ -347,7 +356,11 @@ class Client:
                     self._settle(event.id, McpError.of(event.error, status))
                 case talk.Progressed() if event.id in self._calls:
                     self._calls[event.id].step(event.params)
+                case talk.Asked() if self._answering >= ASKED_MAX:
+                    full = errors.too_many_requests("to this client")
+                    self._reply(self._talk.refuse(event.id, talk.of_error(full)))
                 case talk.Asked():
+                    self._answering += 1
                     self._nursery.start_soon(self._answer, event)
                 case talk.Withdrawn() if event.id in self._asked:
                     self._asked[event.id].cancel()
@@ -356,7 +369,7 @@ class Client:
                         event.id, RequestFailedError("the server ended it", reason="ended", executed="unknown")
                     )
                 case talk.Say():
-                    self._nursery.start_soon(self._say, event.outgoing)
+                    self._reply(event.outgoing)
                 case talk.Told():
                     self._told(event)
 
@@ -414,7 +427,24 @@ class Client:
 
     # What servers ask and tell --------------------------------------------------------------------------------
 
+    def _reply(self, outgoing: Outgoing) -> None:
+        self._replies += 1
+        self._nursery.start_soon(self._say_back, outgoing)
+
+    async def _say_back(self, outgoing: Outgoing) -> None:
+        try:
+            await self._say(outgoing)
+        finally:
+            self._replies -= 1
+            self._replied.unpark()
+
     async def _answer(self, asked: talk.Asked) -> None:
+        try:
+            await self._answer_one(asked)
+        finally:
+            self._answering -= 1
+
+    async def _answer_one(self, asked: talk.Asked) -> None:
         scope = self._asked[asked.id] = trio.CancelScope()
         said: list[Outgoing] = []
         with scope:

@@ -40,6 +40,10 @@ DELETE: Final = 3.0
 REFUSAL: Final = 1024 * 1024
 """Bytes of a refusal that are read."""
 
+INBOX: Final = 100_000
+"""Messages that wait to be received. Whoever settles requests takes them at once; where nobody does, the connection
+ends."""
+
 _LOG: Final = logging.getLogger("stagedoor.client")
 
 
@@ -61,8 +65,7 @@ class HttpTransport:
         self._pool = Pool()
         self._nursery = nursery
         self._limit = message_bytes
-        # What comes is taken at once, by whoever settles the requests.
-        self._sender, self._inbox = trio.open_memory_channel[Received](1_000_000)
+        self._sender, self._inbox = trio.open_memory_channel[Received](INBOX)
         self._running: dict[RequestId, trio.CancelScope] = {}
         self._trail = EventTrail()
         self._listener: trio.CancelScope | None = None
@@ -241,8 +244,12 @@ class HttpTransport:
         self._emit(failed)
 
     def _emit(self, received: Received) -> None:
-        if not self._closed:
+        try:
             self._sender.send_nowait(received)
+        except trio.WouldBlock:
+            self._sender.close()
+        except (trio.ClosedResourceError, trio.BrokenResourceError):
+            return  # nothing is received any more
 
     # The stream of what belongs to no request -----------------------------------------------------------------
 

@@ -24,9 +24,11 @@ class Hostile:
     session_id = None
     last_event_id = None
 
-    def __init__(self, answer: Callable[[Message, Say], Message | None] = lambda asked, say: {}) -> None:
+    def __init__(
+        self, answer: Callable[[Message, Say], Message | None] = lambda asked, say: {}, *, room: int = 100
+    ) -> None:
         self._answer = answer
-        self._sender, self._inbox = trio.open_memory_channel[bytes](100)
+        self._sender, self._inbox = trio.open_memory_channel[bytes](room)
         self.heard: list[Message] = []
 
     def say(self, message: Message) -> None:
@@ -62,6 +64,11 @@ class Hostile:
 
     async def resume_from(self, event_id: str) -> None:
         raise NotImplementedError
+
+    @property
+    def unread(self) -> int:
+        """What it said and nobody has received."""
+        return self._inbox.statistics().current_buffer_used
 
     def methods(self) -> list[str]:
         return [message.get("method", "") for message in self.heard]

@@ -301,3 +301,41 @@ async def test_two_subscriptions_to_one_resource_both_hear_of_it_and_end_apart(v
         assert "resources/unsubscribe" not in server.methods()
         change()
         assert (await anext(stays)).uri == "a://b"
+
+
+async def test_a_server_that_asks_without_end_is_refused_beyond_a_bound() -> None:
+    server = Hostile(room=2000)
+    asked: list[Any] = []
+
+    async def never(params: Message) -> Message:
+        asked.append(params)
+        return await trio.sleep_forever()
+
+    async with open_client(server, LEGACY, sampling=never) as client:
+        for n in range(1000):
+            server.say({"id": n, "method": "sampling/createMessage", "params": {}})
+        await trio.testing.wait_all_tasks_blocked()
+        assert await client.request("tools/list") == {}
+        refused = [message for message in server.heard if "error" in message]
+        assert (len(asked), len(refused)) == (256, 744)
+        assert {message["error"]["code"] for message in refused} == {-32000}
+
+
+async def test_a_server_that_takes_no_answers_is_read_no_further(autojump_clock: trio.abc.Clock) -> None:
+    class Deaf(Hostile):
+        deaf = False
+
+        async def send(self, message: bytes, headers: Headers = ()) -> None:
+            if self.deaf:
+                await trio.sleep_forever()
+            await super().send(message, headers)
+
+    server = Deaf(room=2000)
+    async with open_client(server, LEGACY):
+        server.deaf = True
+        for n in range(1000):
+            server.say({"id": n, "method": "ping"})
+        await trio.testing.wait_all_tasks_blocked()
+        assert server.unread == 1000 - 256
+        await trio.sleep(10)  # who answers has given up by then
+        assert server.unread == 0

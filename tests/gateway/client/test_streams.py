@@ -12,7 +12,7 @@ import pytest
 import trio
 
 from actors.ports import SessionLost
-from gateway.client import ClientError, ConnectionLostError, RequestFailedError, sse_2024
+from gateway.client import ClientError, ConnectionLostError, RequestFailedError, sse_2024, streamable_http
 from gateway.client.memory import MemoryTransport
 from gateway.client.streamable_http import HttpTransport
 from stagedoor import open_client
@@ -184,3 +184,14 @@ async def test_an_answer_that_can_not_be_read_fails_its_request(kind: str) -> No
             with pytest.raises(ClientError):
                 async with open_client(f"{url}/mcp", "2025-11-25"):
                     pass
+
+
+async def test_a_server_whose_messages_nobody_takes_loses_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streamable_http, "INBOX", 10)
+    server = Scripted(EVENTS + b"data: {}\n\n" * 20, REFUSED)
+    async with opened(server) as transport:
+        await transport.send(INITIALIZED, VERSION)
+        await until(lambda: len(server.gets) == 2)
+        assert [await transport.receive() for _ in range(10)] == [b"{}"] * 10
+        with pytest.raises(ConnectionLostError):
+            await transport.receive()
