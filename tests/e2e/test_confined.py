@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import sys
+import urllib.error
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +26,7 @@ pytestmark = [
 
 SERVER = """
 import json, os, resource, socket, sys
-calls = 0
+calls, users = 0, []
 
 def can(do):
     try:
@@ -36,6 +39,7 @@ def seen():
     status = open("/proc/self/status").read()
     return {
         "calls": calls,
+        "users": sorted(set(users)),
         "processes": len([name for name in os.listdir("/proc") if name.isdigit()]),
         "files": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
         "privileges": status.partition("NoNewPrivs:")[2].split()[0],
@@ -50,7 +54,9 @@ for line in sys.stdin:
     asked = json.loads(line)
     if "id" not in asked:
         continue
-    calls += asked["method"] == "tools/call"
+    if asked["method"] == "tools/call":
+        calls += 1
+        users.append(asked["params"].get("arguments", {}).get("who"))
     result = {
         "initialize": lambda: {
             "protocolVersion": "2025-11-25",
@@ -78,39 +84,47 @@ def boxed() -> list[int]:
     return found
 
 
-async def looks(gateway: Gateway, who: str, version: str) -> dict[str, Any]:
+async def looks(gateway: Gateway, who: str, version: str, name: str = "boxed") -> dict[str, Any]:
     headers = {"Authorization": f"Bearer {TOKENS[who]}"}
-    async with open_client(gateway.endpoint("boxed"), version=version, headers=headers) as client:
-        found: dict[str, Any] = json.loads((await client.call_tool("look")).text)
+    async with open_client(gateway.endpoint(name), version=version, headers=headers) as client:
+        found: dict[str, Any] = json.loads((await client.call_tool("look", {"who": who})).text)
+    assert found.pop("users") == [who], "nobody else has ever used its process"
     return found
+
+
+def server(folder: Path, port: int, **more: Any) -> dict[str, Any]:
+    program, own = folder / "boxed.py", folder / "own"
+    program.write_text(SERVER)
+    own.mkdir(exist_ok=True)
+    return {
+        "command": os.path.realpath(sys.executable),
+        "args": ["-S", str(program), str(own), str(port)],
+        "sandbox": "bwrap",
+        "folders": {"read": [str(program), sys.base_prefix], "write": [str(own)]},
+        "resources": {"files": 64},
+        **more,
+    }
+
+
+def configured(folder: Path, servers: dict[str, Any], **more: Any) -> Path:
+    auth = {"tokens": {name: f"${{{name.upper()}_SECRET}}" for name in TOKENS}}
+    file = folder / "stagedoor.json"
+    file.write_text(json.dumps({"mcpServers": servers, "gateway": {"auth": auth, **more}}))
+    return file
+
+
+ENVIRONMENT = {f"{name.upper()}_SECRET": token for name, token in TOKENS.items()}
 
 
 async def test_a_sandboxed_server_is_one_users_sees_what_is_declared_and_is_gone_with_the_gateway(
     programs: Programs, tmp_path: Path
 ) -> None:
     need(shutil.which("bwrap") is not None, "bubblewrap is")
-    program, own = tmp_path / "boxed.py", tmp_path / "own"
-    program.write_text(SERVER)
-    own.mkdir()
-    python = os.path.realpath(sys.executable)
     with trio.fail_after(PATIENCE):
         listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
-    port = listeners[0].socket.getsockname()[1]
-    server = {
-        "command": python,
-        "args": ["-S", str(program), str(own), str(port)],
-        "sandbox": "bwrap",
-        "folders": {"read": [str(program), sys.base_prefix], "write": [str(own)]},
-        "resources": {"files": 64},
-        "sharing": "pool",
-        "min": 1,
-        "idleStop": 600,
-    }
-    auth = {"tokens": {"ann": "${ANN_SECRET}", "bob": "${BOB_SECRET}"}}
-    config = {"mcpServers": {"boxed": server}, "gateway": {"auth": auth}}
-    file = tmp_path / "stagedoor.json"
-    file.write_text(json.dumps(config))
-    env = {f"{name.upper()}_SECRET": token for name, token in TOKENS.items()}
+    pool = {"sharing": "pool", "min": 1, "idleStop": 600}
+    one = server(tmp_path, listeners[0].socket.getsockname()[1], **pool)
+    file, env = configured(tmp_path, {"boxed": one}), ENVIRONMENT
     told = json.loads(stagedoor("doctor", "--json", file, env=env, check=True).stdout)
     assert [(one["name"], one["tools"], one["sharing"]) for one in told] == [("boxed", 1, "pool")]
     assert told[0]["processes"] >= 2, "bubblewrap and the server in it"
@@ -137,3 +151,40 @@ async def test_a_sandboxed_server_is_one_users_sees_what_is_declared_and_is_gone
         while boxed():
             await trio.sleep(0.05)
     await listeners[0].aclose()
+
+
+@pytest.mark.redis
+async def test_among_workers_on_one_store_a_sandboxed_process_stays_one_users_and_dies_with_its_worker(
+    programs: Programs, redis_url: str, tmp_path: Path
+) -> None:
+    need(shutil.which("bwrap") is not None, "bubblewrap is")
+    pool, own = ({"sharing": "pool", "min": 1, "idleStop": 600}, {"sharing": "principal"})
+    servers = {"boxed": server(tmp_path, 9, **pool), "own": server(tmp_path, 9, **own)}
+    file = configured(tmp_path, servers, store=redis_url, workers=2, keys=["0" * 64])
+    gateway = programs.gateway(file, env=ENVIRONMENT)
+
+    async def all_look() -> None:
+        async with trio.open_nursery() as nursery:
+            for who in TOKENS:
+                for version in ("2025-11-25", "2026-07-28"):
+                    for name in (*servers, *servers):
+                        nursery.start_soon(looks, gateway, who, version, name)
+
+    def ready() -> list[int]:
+        try:
+            with urllib.request.urlopen(f"{gateway.admin}/readyz", timeout=PATIENCE) as answer:
+                state = json.loads(answer.read())
+        except urllib.error.HTTPError as error:
+            state = json.loads(error.read())
+        return [worker["pid"] for worker in state["workers"] if worker["ready"]]
+
+    with trio.fail_after(PATIENCE):
+        await all_look()
+        before = ready()
+        os.kill(before[0], signal.SIGKILL)
+        while len(now := ready()) < 2 or before[0] in now:
+            await trio.sleep(0.05)
+        await all_look()
+        gateway.program.stop()
+        while boxed():
+            await trio.sleep(0.05)
