@@ -17,7 +17,7 @@ from actors.cluster.feeds import Feed, MailFeed, OutboxFeed
 from actors.cluster.followed import FollowedStream, HeldStream, Owed, Search
 from actors.cluster.remote import RemoteSession
 from actors.elicited import who_asks
-from actors.modern.requests import Begin, Granted, Inform, Kind, ModernRequests, refused
+from actors.modern.requests import Begin, Granted, Inform, Kind, ModernRequests, end_of, refused
 from actors.named import LIVES, NamedRef
 from actors.ports import (
     NO_RIGHTS,
@@ -576,8 +576,10 @@ class ModernActors:
         self._supervisor = supervisor
         self._make = make
         self._others = others
-        self._said: dict[tuple[str, str], float] = {}
-        """Who has come with which rights, as other replicas were told, and when."""
+        self._said: dict[tuple[str, str], tuple[float, float]] = {}
+        """Who has come with which rights, as other replicas were told, when, and how long that token is good."""
+        self._newest: dict[tuple[str, str], Rights] = {}
+        """With what rights principals have come last by each OAuth client: those of the token that is good longest."""
 
     def client_gone(self, affinity: str) -> None:
         """As in `Door`."""
@@ -611,6 +613,10 @@ class ModernActors:
         name = kind.name
         running = self._registry.whereis(name)
         if running is not None and running.alive:
+            if kind.rights is not NO_RIGHTS and self._newest.get((kind.principal.name, kind.rights.client)) is not (
+                kind.rights
+            ):
+                self._returned(kind)
             return running
         known = self._supervisor.of(kind.principal) if kind.rights is not NO_RIGHTS else []
         try:
@@ -625,17 +631,40 @@ class ModernActors:
             for other in known:
                 other.reply(Granted(kind.whoever, kind.rights))
             self._tell_others(kind)
+            self._remember(kind)
         return started
+
+    def _remember(self, kind: Kind) -> Rights | None:
+        """That this token is the newest, if it is; the one that was it before, if there was one and it is not newer."""
+        who = kind.principal.name, kind.rights.client
+        before = self._newest.get(who)
+        if before is not None and end_of(kind.rights) < end_of(before):
+            return None
+        if len(self._newest) >= SAID:
+            self._newest.clear()
+        self._newest[who] = kind.rights
+        return before
+
+    def _returned(self, kind: Kind) -> None:
+        """Somebody who has come before comes with another token: if it is the newer one, and gives the rights of an
+        earlier one, what listens with those between ends as it did when these came."""
+        before = self._remember(kind)
+        if before is None or before.digest == kind.rights.digest:
+            return
+        for other in self._supervisor.of(kind.principal):
+            other.reply(Granted(None, kind.rights))
+        self._tell_others(kind)
 
     def _tell_others(self, kind: Kind) -> None:
         """Whoever listens at another replica hears of it too. (Where no letter arrives, what he has there ends with his
         older token.) However many kinds of clients come with these rights, it is said once in a while."""
         cluster, now, what = self._services.cluster, self._services.wall(), (kind.principal.name, kind.rights.digest)
-        if now - self._said.get(what, -SAID_FOR) < SAID_FOR:
+        said, until = self._said.get(what, (-SAID_FOR, 0.0))
+        if now - said < SAID_FOR and end_of(kind.rights) <= until:
             return
         if len(self._said) >= SAID:
             self._said.clear()
-        self._said[what] = now
+        self._said[what] = now, end_of(kind.rights)
         letter = lt.encode(lt.Letter("", (cluster.incarnation, 0), lt.Came(), kind.principal, "", rights=kind.rights))
 
         def read(found: list[Replica] | Failed) -> None:

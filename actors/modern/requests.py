@@ -642,13 +642,14 @@ class ModernRequests(Evictable):
             return
 
         def concerns(rights: ports.Rights) -> bool:
-            newer = now.client == rights.client and _end_of(now) >= _end_of(rights)
+            newer = now.client == rights.client and end_of(now) >= end_of(rights)
             return newer and self._sees_otherwise(table, rights, now)
 
         self.listens.renew(concerns)
 
 
-def _end_of(rights: ports.Rights) -> float:
+def end_of(rights: ports.Rights) -> float:
+    """When a token ends, so that of two the newer one can be told."""
     return math.inf if rights.expiry is None else rights.expiry
 
 

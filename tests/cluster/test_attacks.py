@@ -360,5 +360,21 @@ async def test_rights_of_a_newer_token_end_what_listens_with_an_older_one_at_ano
         assert not other.exchange.ended
 
 
+async def test_rights_of_before_in_a_newer_token_end_what_listens_with_those_between_at_another_replica(
+    replicas: Replicas,
+) -> None:
+    async with replicas(Backend("alpha")) as (one, two):
+        policy(one, two, deny=("alpha:*",), who=Who(groups=frozenset({"out"})))
+        seen = []
+        for seconds, groups in ((1000, []), (2000, ["out"]), (3000, [])):  # those of the first one come back
+            client = ModernWire(one.http, "/mcp", token=one.token("ann", seconds, groups=groups))
+            seen.append(bool((await client.start("tools/list", {}).result())["tools"]))
+            if groups:
+                token = two.token("ann", seconds + 500, groups=groups)
+                between = await ModernWire(two.http, "/mcp", token=token).listen(tools=True)
+        assert seen == [True, False, True]
+        assert (await between.result(PATIENCE))["resultType"] == "complete"
+
+
 def bearer(token: str) -> tuple[str, str]:
     return "authorization", f"Bearer {token}"
