@@ -100,9 +100,11 @@ class HttpTransport:
                 scope = self._running[said.id] = trio.CancelScope()
                 self._nursery.start_soon(self._exchange, said, message, headers if modern else None, scope)
             case Notification(method="notifications/cancelled"):
-                if not modern:
-                    await self._deliver(message)
-                self._give_up(codec.loads(said.params).get("requestId"))
+                try:
+                    if not modern:
+                        await self._deliver(message)
+                finally:
+                    self._give_up(codec.loads(said.params).get("requestId"))
             case Notification(method="notifications/initialized"):
                 self._session.take_version(dict(headers)[VERSION_HEADER])
                 await self._deliver(message)

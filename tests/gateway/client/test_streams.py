@@ -164,6 +164,48 @@ async def test_a_notification_that_is_never_accepted_is_given_up(monkeypatch: py
                 pass
 
 
+class Deaf(Stream2024):
+    """Streamable HTTP: answers what it accepts, and nothing else ever."""
+
+    async def serve(self, stream: trio.SocketStream) -> None:
+        said = await stream.receive_some()
+        if not said.startswith(b"POST"):
+            await stream.send_all(REFUSED)
+            await stream.aclose()
+            return
+        while not said.endswith(b"}"):
+            said += await stream.receive_some()
+        asked = json.loads(said.partition(b"\r\n\r\n")[2])
+        self.heard.append(asked["method"])
+        if asked["method"] == "initialize":
+            about = {"protocolVersion": "2025-11-25", "capabilities": {}, "serverInfo": {"name": "s", "version": "1"}}
+            body = json.dumps({"jsonrpc": "2.0", "id": asked["id"], "result": about}).encode()
+            head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+            await stream.send_all(head % len(body) + body)
+        elif asked["method"] in self.accepts:
+            await stream.send_all(ACCEPTED)
+        elif not await stream.receive_some():
+            self.cut.append(asked["method"])
+        await stream.aclose()
+
+
+@pytest.mark.parametrize("kind", ["sse", "http"])
+async def test_a_request_that_is_withdrawn_ends_also_where_that_is_not_accepted(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = sse_2024 if kind == "sse" else streamable_http
+    server = (Stream2024 if kind == "sse" else Deaf)(frozenset({"initialize", "notifications/initialized"}))
+    async with served(server) as url, trio.open_nursery() as nursery:
+        target = await sse_2024.open_sse(f"{url}/sse", nursery) if kind == "sse" else f"{url}/mcp"
+        async with open_client(target, "2024-11-05" if kind == "sse" else "2025-11-25") as client:
+            monkeypatch.setattr(module, "ACCEPT", 0.1)
+            async with trio.open_nursery() as calls:
+                calls.start_soon(client.call_tool, "slow")
+                await until(lambda: "tools/call" in server.heard)
+                calls.cancel_scope.cancel()
+            await until(lambda: "tools/call" in server.cut)
+
+
 UNREADABLE = [b"", b"{}", b"[]", b"x", b'{"jsonrpc":"2.0","id":{},"result":{}}', b"[{}]", b'[{"id":1},{"id":null}]']
 
 
