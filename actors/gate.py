@@ -635,11 +635,14 @@ class ModernActors:
         return started
 
     def _remember(self, kind: Kind) -> Rights | None:
-        """That this token is the newest, if it is; the one that was it before, if there was one and it is not newer."""
+        """That this token is the newest, if it is; the one that was so before, if there was one. Of two that end
+        together the first stays it: else those who bring them would end in turns what the other one listens to."""
         who = kind.principal.name, kind.rights.client
         before = self._newest.get(who)
-        if before is not None and end_of(kind.rights) < end_of(before):
-            return None
+        if before is not None:
+            left = end_of(kind.rights), end_of(before)
+            if left[0] < left[1] or (left[0] == left[1] and kind.rights.digest != before.digest):
+                return None
         if len(self._newest) >= SAID:
             self._newest.clear()
         self._newest[who] = kind.rights

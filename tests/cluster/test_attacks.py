@@ -376,5 +376,21 @@ async def test_rights_of_before_in_a_newer_token_end_what_listens_with_those_bet
         assert (await between.result(PATIENCE))["resultType"] == "complete"
 
 
+async def test_tokens_that_end_together_do_not_end_in_turns_what_listens_with_the_others(replicas: Replicas) -> None:
+    """As of two programs of one user: which one is the newer nobody can tell."""
+    async with replicas(Backend("alpha")) as (one, two):
+        policy(one, two, deny=("alpha:*",), who=Who(groups=frozenset({"out"})))
+        until = trio.current_time() + 1000
+        tokens = [one.token("ann", groups=groups, exp=until) for groups in ([], ["out"])]
+        first, second = (ModernWire(one.http, "/mcp", token=token) for token in tokens)
+        for each in (first, second):  # what listens when rights come for the first time may end
+            await each.start("tools/list", {}).result()
+        listening = [await each.listen(tools=True) for each in (first, second)]
+        for each in (first, second, first):
+            await each.start("tools/list", {}).result()
+        await trio.sleep(0.5)
+        assert [one.exchange.ended for one in listening] == [False, False]
+
+
 def bearer(token: str) -> tuple[str, str]:
     return "authorization", f"Bearer {token}"
