@@ -113,7 +113,7 @@ class Watching:
                     self._end_soon(watch)  # the server may have made it
                     raise
                 except ClientError:
-                    self._watches.remove(watch)
+                    self._drop(watch)
                     raise
         return watch
 
@@ -164,9 +164,14 @@ class Watching:
             watch.fail(failure)
 
     async def renew(self) -> None:
-        """Subscribes anew, in a new session; what was missed meanwhile nobody knows."""
+        """Subscribes anew, in a new session; what was missed meanwhile nobody knows. What is refused there ends."""
         for uri in dict.fromkeys(watch.uri for watch in self._watches):
-            await self._client.request("resources/subscribe", {"uri": uri})
+            try:
+                await self._client.request("resources/subscribe", {"uri": uri})
+            except McpError as refused:
+                for watch in [watch for watch in self._watches if watch.uri == uri]:
+                    watch.fail(refused)
+                    self._drop(watch)
         for watch in self._watches:
             watch.note({"uri": watch.uri})
 

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import trio
 
-from actors.ports import Headers
+from actors.ports import Headers, SessionLost
 from gateway.client import ConnectionLostError
 
 Message: TypeAlias = dict[str, Any]
@@ -28,11 +28,15 @@ class Hostile:
         self, answer: Callable[[Message, Say], Message | None] = lambda asked, say: {}, *, room: int = 100
     ) -> None:
         self._answer = answer
-        self._sender, self._inbox = trio.open_memory_channel[bytes](room)
+        self._sender, self._inbox = trio.open_memory_channel[bytes | SessionLost](room)
         self.heard: list[Message] = []
 
     def say(self, message: Message) -> None:
         self._sender.send_nowait(json.dumps({"jsonrpc": "2.0", **message}).encode())
+
+    def lose(self, id: int) -> None:
+        """Its answer is that it has forgotten the session."""
+        self._sender.send_nowait(SessionLost(id))
 
     def tell(self, method: str, params: Any) -> None:
         self.say({"method": method, "params": params})
@@ -52,7 +56,7 @@ class Hostile:
         if result is not None:
             self.say({"id": asked["id"], "result": result})
 
-    async def receive(self) -> bytes:
+    async def receive(self) -> bytes | SessionLost:
         try:
             return await self._inbox.receive()
         except trio.EndOfChannel:

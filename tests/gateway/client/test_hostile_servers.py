@@ -13,7 +13,7 @@ import trio.testing
 
 from actors.ports import Headers
 from actors.protocol.meta import SUBSCRIPTION_KEY
-from gateway.client import Client, ClientError, ConnectionLostError, InvalidAnswerError, VersionError
+from gateway.client import Client, ClientError, ConnectionLostError, InvalidAnswerError, McpError, VersionError
 from stagedoor import open_client
 from tests.gateway.client.hostile import LEGACY, MODERN, Hostile, Message, Say
 
@@ -301,6 +301,30 @@ async def test_two_subscriptions_to_one_resource_both_hear_of_it_and_end_apart(v
         assert "resources/unsubscribe" not in server.methods()
         change()
         assert (await anext(stays)).uri == "a://b"
+
+
+async def test_a_subscription_that_a_new_session_refuses_ends_and_harms_no_call() -> None:
+    seen: list[str] = []
+
+    def answer(asked: Message, say: Say) -> Message | None:
+        method, known = asked["method"], asked["method"] in seen
+        seen.append(method)
+        if method == "tools/call" and not known:
+            server.lose(asked["id"])
+        elif method == "resources/subscribe" and seen.count(method) == 2:
+            say({"id": asked["id"], "error": {"code": -32002, "message": "not found"}})
+        else:
+            return {}
+        return None
+
+    server = Hostile(answer)
+    async with open_client(server, LEGACY) as client, client.subscribe("a://b") as updates:
+        assert await client.request("tools/call", {"name": "any"}) == {}
+        with pytest.raises(McpError, match="not found"):
+            await anext(updates)
+        async with client.subscribe("a://b"):  # it is back
+            assert seen.count("resources/subscribe") == 3
+    assert seen.count("resources/unsubscribe") == 1
 
 
 async def test_a_server_that_asks_without_end_is_refused_beyond_a_bound() -> None:
