@@ -3,7 +3,7 @@ server alone. (On a merged one tools have other names than the scenarios call.)"
 
 from __future__ import annotations
 
-import re
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -34,17 +34,19 @@ def test_every_check_of_the_extension_passes(programs: Programs, node: Path, tmp
     port = free_port()
     programs.start("tasks-server", [sys.executable, SERVER, str(port)], ready=accepts(port))
     gateway = programs.gateway({"mcpServers": {"tasks": {"url": f"http://127.0.0.1:{port}/mcp"}}})
+    # The suite that has them; what else is in it asks for things that this server does not have.
+    options = ["--suite", "pending", "--timeout", str(int(PATIENCE * 1000)), "--output-dir", tmp_path]
+    done = subprocess.run(
+        [node, SUITE, "server", "--url", gateway.endpoint("tasks"), *options],
+        capture_output=True,
+        text=True,
+        timeout=4 * PATIENCE,
+        env=environment(),
+        check=False,
+    )
     for scenario in SCENARIOS:
-        options = ["--scenario", scenario, "--spec-version", "2026-07-28", "--force", "--output-dir", tmp_path]
-        options += ["--timeout", str(int(PATIENCE * 1000))]
-        done = subprocess.run(
-            [node, SUITE, "server", "--url", gateway.endpoint("tasks"), *options],
-            capture_output=True,
-            text=True,
-            timeout=2 * PATIENCE,
-            env=environment(),
-            check=False,
-        )
-        passed = re.search(r"^Passed: (\d+)/(\d+), 0 failed, 0 warnings$", done.stdout, re.MULTILINE)
-        assert passed, done.stdout + done.stderr
-        assert passed[1] == passed[2] != "0"
+        [file] = tmp_path.glob(f"server-{scenario}-20*/checks.json")
+        checks = json.loads(file.read_text())
+        bad = [check for check in checks if check["status"] in ("FAILURE", "WARNING")]
+        assert not bad, f"{scenario}: {bad}"
+        assert any(check["status"] == "SUCCESS" for check in checks), done.stdout + done.stderr
