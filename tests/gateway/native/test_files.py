@@ -260,6 +260,21 @@ def test_no_moment_is_right_to_swap_a_folder_for_a_link(root: Path, tmp_path: Pa
     assert seen <= {b"ours", b""}
 
 
+def test_nor_to_swap_a_file_for_a_link(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "secret").write_text("secret")
+    opened = os.open
+
+    def swap(path: Any, flags: int, *given: Any, **more: Any) -> int:
+        if path == "a.txt":  # it was looked at, and is opened
+            (root / path).unlink()
+            (root / path).symlink_to(tmp_path / "secret")
+        return opened(path, flags, *given, **more)
+
+    monkeypatch.setattr(os, "open", swap)
+    with pytest.raises(OSError, match="symbolic links"):
+        Folder(root).read(("a.txt",), 100)
+
+
 def test_nothing_stays_open(root: Path) -> None:
     (root / "out").symlink_to("../secret.txt")
     os.mkfifo(root / "pipe")

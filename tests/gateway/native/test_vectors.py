@@ -300,6 +300,13 @@ def test_a_file_that_is_none_of_ours_is_left_alone(tmp_path: Path) -> None:
         vector_store.connect(text / "below.db")
 
 
+def test_what_is_committed_waits_for_the_disk(tmp_path: Path) -> None:
+    connection = vector_store.connect(tmp_path / "v.db")
+    assert list(connection.execute("pragma synchronous")) == [(2,)], "full, or a power cut takes what was answered"
+    assert list(connection.execute("pragma journal_mode")) == [("wal",)]
+    connection.close()
+
+
 async def test_a_path_that_can_not_be_used_is_said_by_each_tool(connect: Any, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     client = await connect(server(tmp_path / "file" / "v.db"))
