@@ -141,9 +141,12 @@ async def test_heads_are_signed_as_time_goes_by(tmp_path):
     sink = Held(failing=False)
     journal = Journal(sink, key=KEY, clock=lambda: now[0])
     await until(lambda: sink.events == ["audit.start"])
-    now[0] = 61.0
-    journal.record("call")
-    await until(lambda: sink.events == ["audit.start", "call", "audit.head"])
+    told = ["audit.start"]
+    for seconds, signed in ((61.0, True), (100.0, False), (122.0, True)):  # each minute, and not each line
+        now[0] = seconds
+        journal.record("call")
+        told += ["call", "audit.head"] if signed else ["call"]
+        await until(lambda: sink.events == told)  # noqa: B023 - it is over when the next one begins
     await journal.aclose(PATIENCE)
 
 
