@@ -98,7 +98,7 @@ def _own(others: frozenset[str]) -> set[str]:
     installed = [Path(path) for path in (get_path("stdlib"), get_path("purelib"), get_path("platlib"))]
     found = set()
     for name in set(sys.modules) - others:
-        file = getattr(sys.modules[name], "__file__", None)
+        file = getattr(sys.modules.get(name), "__file__", None)  # an import that fails takes its module back
         if file and name.partition(".")[0] not in OURS and not any(map(Path(file).is_relative_to, installed)):
             found.add(name)
     return found
