@@ -192,10 +192,7 @@ class Endpoint(ABC):
         except errors.Refusal as refused:
             self.refuse(effect.call, refused.error)
         else:
-            if passed.due:
-                self.limiting.weigh(effect, backend, passed, waited=waited)
-            else:
-                self.send(effect, backend, passed.params, waited=waited)
+            self.let_through(effect, backend, passed, waited=waited)
 
     def let_through(self, effect: fx.Dispatch, backend: str, passed: Passed, *, waited: bool) -> None:
         """Sends a request on its way that is kept back by limits alone. `waited` as in `send`."""

@@ -183,9 +183,7 @@ class Guard:
         subject = subjects.named(effect.method, params)
         if subject is None:
             return Passed(params)
-        if (spec.disabled_tools or spec.enabled_tools is not None) and (
-            subject.kind == "tool" and not shown(spec, subject.name)
-        ):
+        if subject.kind == "tool" and filtered(spec) and not shown(spec, subject.name):
             self._left_out(effect, spec, subject)
             raise errors.Refusal(self.unknown(effect, subject))
         return Passed(subject.params) if policy is None else self._judge(policy, effect, spec.name, subject)

@@ -163,15 +163,19 @@ class _Listener:
 
     async def run(self, take: Callable[[trio.SocketStream], object], log: Log) -> None:
         """Accepts, until it is cancelled. As `trio.serve_listeners`, but that whoever takes a connection closes it, and
-        it is not closed by being cancelled once more."""
+        it is not closed by being cancelled once more. That nothing can be accepted is said once, until it can again."""
+        told = False
         try:
             while True:
                 try:
                     take(await self._inner.accept())
+                    told = False
                 except OSError as error:
                     if error.errno not in SCARCE:
                         raise
-                    log.warning("accept_failed", why=os.strerror(error.errno), again_in=AGAIN)
+                    if not told:
+                        log.warning("accept_failed", why=os.strerror(error.errno), again_in=AGAIN)
+                    told = True
                     await trio.sleep(AGAIN)
         finally:
             self._close()

@@ -24,11 +24,11 @@ KEEP_ALIVE: Final = (
     ("TCP_KEEPINTVL", socket.IPPROTO_TCP, 15),
     ("TCP_KEEPCNT", socket.IPPROTO_TCP, 4),
 )
+"""An event stream may be silent for hours; a peer that vanished without a word is noticed within two minutes."""
 OPTIONS: Final = tuple(
     (level, getattr(socket, name), value) for name, level, value in KEEP_ALIVE if hasattr(socket, name)
 )
-"""An event stream may be silent for hours; a peer that vanished without a word is noticed within two minutes."""
-
+"""Those that this system has."""
 
 SOCKET_AGAIN: Final = 0.02
 """Seconds after which a Unix domain socket is tried again whose server has not accepted earlier ones yet."""
