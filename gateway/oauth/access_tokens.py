@@ -5,7 +5,6 @@ Addresses and keys in a token are never looked at. Pure.
 """
 
 import base64
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -15,6 +14,8 @@ from jwt.algorithms import get_default_algorithms
 
 from actors.protocol.issuers import Issuer
 from actors.protocol.rights import SKEW
+from gateway.oauth import documents
+from gateway.oauth.documents import number
 
 LONGEST: Final = 16 * 1024
 """Characters of a token."""
@@ -157,23 +158,13 @@ def audiences(claims: Mapping[str, Any]) -> frozenset[str]:
     return frozenset(one.removesuffix("/") for one in listed if isinstance(one, str))
 
 
-def number(value: Any) -> float | None:
-    """A NumericDate; None for anything else."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e12:
-        return None
-    return float(value)
-
-
 # Keys ----------------------------------------------------------------------------------------------------------
 
 
 def read_keys(body: bytes) -> list[Key] | None:
     """The keys of a JWK set that may verify something; None: it is none."""
-    try:
-        document = json.loads(body)
-    except (ValueError, RecursionError):
-        return None
-    given = document.get("keys") if isinstance(document, dict) else None
+    document = documents.read(body)
+    given = document.get("keys") if document is not None else None
     if not isinstance(given, list):
         return None
     return [key for jwk in given[:KEYS] if (key := _key(jwk)) is not None]
@@ -210,10 +201,9 @@ def _any_algorithm(kind: str, curve: Any) -> str:
 
 def _object(part: str) -> dict[str, Any] | None:
     try:
-        value = json.loads(_decoded(part))
-    except (ValueError, RecursionError):
+        return documents.read(_decoded(part))
+    except ValueError:
         return None
-    return value if isinstance(value, dict) else None
 
 
 def _decoded(part: str) -> bytes:

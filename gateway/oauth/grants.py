@@ -2,13 +2,13 @@
 
 import base64
 import hashlib
-import json
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import parse_qsl, quote_plus, urlencode, urlsplit, urlunsplit
 
+from gateway.oauth import documents
 from gateway.oauth.errors import AwayError, ClientRefusedError, GrantRefusedError, OAuthError, shown
 from gateway.oauth.metadata import AuthorizationServer
 
@@ -129,9 +129,8 @@ def registered(server: AuthorizationServer, status: int, body: bytes) -> Client:
     method = answer.get("token_endpoint_auth_method")
     if method not in ("none", "client_secret_basic", "client_secret_post"):
         method = method_for(server, secret=secret is not None, key=False)
-    expires = answer.get("client_secret_expires_at")
-    ends = float(expires) if isinstance(expires, int | float) and expires > 0 and secret is not None else None
-    return Client(id, "none" if secret is None else method, secret, expires=ends)
+    ends = documents.number(answer.get("client_secret_expires_at")) if secret is not None else None
+    return Client(id, "none" if secret is None else method, secret, expires=ends or None)
 
 
 # The authorization request, and its response -------------------------------------------------------------------
@@ -325,7 +324,7 @@ def _seconds(value: object) -> float | None:
     """A number of seconds, which some write as text."""
     try:
         seconds = float(value) if isinstance(value, int | float | str) and not isinstance(value, bool) else None
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
     return min(seconds, 10 * 365 * 86400.0) if seconds is not None and seconds > 0 else None
 
@@ -336,11 +335,7 @@ def fits_header(token: str) -> bool:
 
 
 def _answer(body: bytes) -> Mapping[str, Any]:
-    try:
-        answer = json.loads(body)
-    except (ValueError, RecursionError):
-        return {}
-    return answer if isinstance(answer, dict) else {}
+    return documents.read(body) or {}
 
 
 def _said(server: AuthorizationServer, what: str, status: int, answer: Mapping[str, Any]) -> str:

@@ -86,7 +86,7 @@ class GuardedHttp:
                 if response.headers.get("content-encoding", "identity").lower() != "identity":
                     raise OAuthError("bad_answer", f"{shown(where)} answered compressed")
                 return Answer(response.status_code, await response.aread(), dict(response.headers))
-        except httpx2.InvalidURL as error:
+        except (httpx2.InvalidURL, UnicodeError) as error:  # also a name that the resolver can't ask for
             raise OAuthError("bad_url", f"{shown(where)} is no address") from error
         except (httpx2.TransportError, ssl.SSLError, OSError) as error:
             if guard.refused is not None:

@@ -4,7 +4,6 @@ Strangers can make up any number of tokens, and each costs the issuer a question
 that were never good, others for those that were, and an answer that is about one token says nothing of the next.
 """
 
-import json
 from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import urlencode
@@ -13,8 +12,10 @@ import trio
 
 from actors.protocol.issuers import Introspection, Issuer
 from actors.protocol.rights import SKEW
-from gateway.oauth.access_tokens import BadTokenError, audiences, check_begun, number
+from gateway.oauth import documents
+from gateway.oauth.access_tokens import BadTokenError, audiences, check_begun
 from gateway.oauth.discovery import Http, trusted_by
+from gateway.oauth.documents import number
 from gateway.oauth.errors import AwayError, shown
 from gateway.oauth.grants import Client, authenticated
 
@@ -61,11 +62,8 @@ class Introspector:
 def _claims(issuer: Issuer, status: int, body: bytes, now: float) -> Mapping[str, Any]:
     if status == 400:
         raise BadTokenError("refused")  # the issuer can make nothing of this one
-    try:
-        claims = json.loads(body) if status == 200 else None
-    except (ValueError, RecursionError):
-        claims = None
-    if not isinstance(claims, dict):
+    claims = documents.read(body) if status == 200 else None
+    if claims is None:
         # Also where our own credentials are refused (401): that is no fault of the token's.
         raise AwayError("introspection_failed", f"{shown(issuer.issuer)} answered with HTTP {status}")
     if claims.get("active") is not True:

@@ -4,12 +4,12 @@ RFC 9728 (protected resource metadata), RFC 8414 and OpenID Connect Discovery, a
 authorization, "Authorization Server Location" and "Protected Resource Metadata Discovery"). Pure: `discovery` fetches.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import SplitResult, urlsplit, urlunsplit
 
+from gateway.oauth import documents
 from gateway.oauth.errors import OAuthError, shown
 
 ISSUERS_MAX: Final = 16
@@ -120,7 +120,7 @@ def choose_issuer(resource: Resource, configured: str | None) -> str:
         return configured
     if not resource.issuers:
         raise OAuthError("no_issuer", "its metadata names no authorization server")
-    return resource.issuers[0]
+    return _checked(resource.issuers[0], "authorization server")
 
 
 def read_server(issuer: str, body: bytes) -> AuthorizationServer:
@@ -185,11 +185,8 @@ def for_users(server: AuthorizationServer) -> str:
 
 
 def _document(body: bytes, what: str) -> Mapping[str, Any]:
-    try:
-        document = json.loads(body)
-    except (ValueError, RecursionError):
-        document = None
-    if not isinstance(document, dict):
+    document = documents.read(body)
+    if document is None:
         raise OAuthError("bad_metadata", f"its {what} is no JSON object")
     return document
 
@@ -209,8 +206,10 @@ def _texts(document: Mapping[str, Any], name: str) -> tuple[str, ...] | None:
 def _endpoint(document: Mapping[str, Any], name: str) -> str | None:
     """Only what is a web address: a browser is sent there, or our client ("OAuth Authorization URL Validation")."""
     url = _text(document, name)
-    if url is None:
-        return None
+    return _checked(url, name) if url is not None else None
+
+
+def _checked(url: str, name: str) -> str:
     try:
         parts = urlsplit(url)
         parts.port  # noqa: B018 - raises

@@ -19,6 +19,7 @@ from actors.protocol.rights import SKEW, principal_id
 from gateway.oauth import access_tokens
 from gateway.oauth.access_tokens import BadTokenError, Named
 from gateway.oauth.discovery import Http
+from gateway.oauth.documents import number
 from gateway.oauth.errors import AwayError, OAuthError
 from gateway.oauth.introspection import Introspector
 from gateway.oauth.keys import Keys
@@ -185,7 +186,7 @@ class TokenVerifier:
         name = principal_id(issuer.issuer, rights.subject)
         if self._bind_client:
             name += f":{len(rights.client)}:{rights.client}"
-        asker = Asker(Principal(name), rights, access_tokens.number(claims.get("iat")))
+        asker = Asker(Principal(name), rights, number(claims.get("iat")))
         ends = self._wall() + seconds
         until = ends if expiry is None else min(ends, expiry + SKEW)
         meant = access_tokens.audiences(claims)
@@ -217,7 +218,7 @@ class TokenVerifier:
             claims = await introspector.ask(token, self._wall(), known=digest in self._good)
             if issuer.subject == (("sub",),) and "sub" not in claims:
                 claims = {**claims, "sub": claims.get("client_id")}  # a client that asks for itself
-            found = self._of(issuer, claims, access_tokens.number(claims.get("exp")), TOLD_FOR)
+            found = self._of(issuer, claims, number(claims.get("exp")), TOLD_FOR)
         except BadTokenError as refused:
             self._good.pop(digest, None)
             return _Known(self._wall() + REFUSED_FOR, refused=refused)

@@ -156,6 +156,7 @@ def test_tokens_are_read_as_servers_write_them() -> None:
     assert (found.access, found.refresh, found.expires, found.scopes) == ("at", "rt", 1060, ("a",))
     assert grants.tokens(ISSUER, 200, answer(scope="x y"), (), 0).scopes == ("x", "y")
     assert grants.tokens(ISSUER, 200, answer(), (), 0).expires is None
+    assert grants.tokens(ISSUER, 200, answer(expires_in=10**400), (), 0).expires is None
     assert "rt" not in repr(found)
     assert "at'" not in repr(found)
 
@@ -168,6 +169,8 @@ def test_tokens_are_read_as_servers_write_them() -> None:
         {"access_token": 7},
         {"token_type": "DPoP"},
         {"access_token": "ü"},
+        {"refresh_token": "\ud800"},
+        {"scope": "\ud800"},
     ],
 )
 def test_a_token_that_no_header_can_carry_is_none(members: dict[str, object]) -> None:
@@ -216,7 +219,9 @@ def test_a_registered_client_is_what_the_answer_says() -> None:
     assert found == Client("c", "client_secret_post", "s", expires=99.0)
     public = grants.registered(server(), 201, b'{"client_id":"c","client_secret_expires_at":0}')
     assert public == Client("c")
-    for status, wrong in ((400, b"{}"), (201, b"{}"), (201, b'{"client_id":""}')):
+    body["client_secret_expires_at"] = 10**400
+    assert grants.registered(server(), 201, json.dumps(body).encode()).expires is None
+    for status, wrong in ((400, b"{}"), (201, b"{}"), (201, b'{"client_id":""}'), (201, b'{"client_id":"\\ud800"}')):
         with pytest.raises(OAuthError):
             grants.registered(server(), status, wrong)
     with pytest.raises(AwayError):

@@ -163,7 +163,20 @@ async def test_a_server_that_is_not_there_is_away(canary: Canary) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["ftp://x/", "//x", "https://", "https://u:p@example.com/", "https://a:b:c/", "", "https://[::1"]
+    "url",
+    [
+        "ftp://x/",
+        "//x",
+        "https://",
+        "https://u:p@example.com/",
+        "https://a:b:c/",
+        "",
+        "https://[::1",
+        "https://a..b/",
+        "https://.test/",
+        f"https://{'a' * 64}.test/",
+        "https://example.com/\ud800",
+    ],
 )
 async def test_what_is_no_web_address_is_refused(url: str) -> None:
     with pytest.raises(OAuthError):

@@ -104,7 +104,21 @@ def test_a_configured_issuer_is_never_exchanged_for_another_one() -> None:
     assert refused.value.reason == "issuer_changed"
 
 
-@pytest.mark.parametrize("body", [b"", b"[]", b"nonsense", b"[" * 100_000, b'"text"'])
+@pytest.mark.parametrize(
+    "issuer", ["https://[::1", "https://\u2100.test/", "no-address", "javascript:x", "https://a b/"]
+)
+def test_7_a_server_may_name_web_addresses_only_as_its_issuers(issuer: str) -> None:
+    found = metadata.read_resource(SERVER, document(resource=SERVER, authorization_servers=[issuer]))
+    with pytest.raises(OAuthError):
+        metadata.choose_issuer(found, None)
+
+
+HALF = (
+    b'{"issuer": "https://as.example/tenant", "resource": "https://mcp.example/a/b", "scopes_supported": ["\\ud800"]}'
+)
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b"nonsense", b"[" * 100_000, b'"text"', b'{"x": NaN}', HALF])
 def test_what_is_no_document_is_refused_and_not_more(body: bytes) -> None:
     with pytest.raises(OAuthError):
         metadata.read_server(ISSUER, body)
