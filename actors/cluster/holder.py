@@ -67,10 +67,12 @@ class Gone(Struct, frozen=True):
 
 
 class Found(Struct, frozen=True):
-    """What the router says of a session: a Ref, Elsewhere, a ProtocolError, or how the question ended."""
+    """What the router says of a session: a Ref, Elsewhere, a ProtocolError, or how the question ended. `dead`: an owner
+    that is no more."""
 
     where: Where
     outcome: Any
+    dead: Incarnation | None = None
 
 
 class PostDone(Struct, frozen=True):
@@ -129,10 +131,11 @@ class DrainStarted(Struct, frozen=True):
 
 
 class RecordRead(Struct, frozen=True):
-    """What the store says of a session for which a process that drains has mail."""
+    """What the store says of a session for which a process that drains has mail. `dead`: as in `Found`."""
 
     where: Where
     outcome: Any
+    dead: Incarnation | None = None
 
 
 class ReplicasRead(Struct, frozen=True):
@@ -239,8 +242,8 @@ class Holder:
                 self._clocks_due()
             case Gone(mid):
                 self._gone(mid)
-            case Found(where, outcome):
-                self._found(where, outcome)
+            case Found(where, outcome, dead):
+                self._found(where, outcome, dead)
             case GivenHere():
                 self._given(message)
             case WithdrawDone(mid, outcome):
@@ -256,8 +259,8 @@ class Holder:
                 self._check()
             case DrainStarted():
                 self._let_go()
-            case RecordRead(where, outcome):
-                self._read(where, outcome)
+            case RecordRead(where, outcome, dead):
+                self._read(where, outcome, dead)
             case ReplicasRead(where, outcome):
                 self._pass_on(where, outcome)
             case LookDue(where):
@@ -421,15 +424,15 @@ class Holder:
         ref = self._ref
         self._sessions.know(key, None)
         if self._sessions.draining:
-            self._look(where)
+            self._look(where, dead)
             return
         self._router.ask(
             lambda reply: Activate(key, principal, endpoint, reply, dead),
             self._services.limits.admission,
-            lambda out: ref.reply(Found(where, out)),
+            lambda out: ref.reply(Found(where, out, dead)),
         )
 
-    def _found(self, where: Where, outcome: Any) -> None:
+    def _found(self, where: Where, outcome: Any, dead: Incarnation | None) -> None:
         match outcome:
             case Ref():
                 self._step(where, rt.Resolved(rt.HERE))
@@ -438,33 +441,34 @@ class Holder:
                     self._handed.add(where)
                 self._step(where, rt.Resolved(owner))
             case _ if self._sessions.draining:
-                self._look(where)
+                self._look(where, dead)
             case ProtocolError():
                 self._step(where, rt.Unresolved(outcome))
             case _:
                 self._step(where, rt.Unresolved(errors.overloaded()))
 
     # Sessions of others, in a process that drains: nothing is claimed any more, but clients still come on connections
-    # that they have kept. What they have for a session that nobody owns goes to another replica, which claims it.
+    # that they have kept. What they have for a session that nobody owns, or a dead one, goes to another replica, which
+    # claims it.
 
-    def _look(self, where: Where) -> None:
+    def _look(self, where: Where, dead: Incarnation | None) -> None:
         ref = self._ref
         if self._known(where[0]) == rt.HERE:
             self._step(where, rt.Resolved(rt.HERE))
         else:
-            self._services.store.read(where[0], lambda out: ref.reply(RecordRead(where, out)))
+            self._services.store.read(where[0], lambda out: ref.reply(RecordRead(where, out, dead)))
 
-    def _read(self, where: Where, outcome: Record | Failed) -> None:
+    def _read(self, where: Where, outcome: Record | Failed, dead: Incarnation | None) -> None:
         ref, me = self._ref, self._cluster.incarnation
         route = self._routes.get(where)
         if route is None:
             return
         streams = all(letter.kind is rt.Kind.ATTACH for letter in route.letters)
-        if isinstance(outcome, Failed) or (streams and outcome.owner in (None, me)):
+        if isinstance(outcome, Failed) or (streams and outcome.owner in (None, dead, me)):
             self._step(where, rt.Unresolved(errors.draining()))  # whoever wants a stream comes back elsewhere
         elif outcome.owner == me:
             self._ctx.set_timer(("look", where), rt.LEAVING, LookDue(where))
-        elif outcome.owner is not None:
+        elif outcome.owner not in (None, dead):
             self._step(where, rt.Resolved(outcome.owner))
         else:
             self._cluster.replicas(lambda out: ref.reply(ReplicasRead(where, out)))

@@ -53,10 +53,12 @@ Where: TypeAlias = tuple[SessionKey, Principal, str]
 
 
 class Activated(Struct, frozen=True):
-    """What the router says of a session: a Ref, Elsewhere, a ProtocolError, or how the question ended."""
+    """What the router says of a session: a Ref, Elsewhere, a ProtocolError, or how the question ended. `former`: the
+    owner that it was to be claimed from, should that be dead."""
 
     where: Where
     outcome: Any
+    former: Incarnation | None = None
 
 
 class Outcome(Struct, frozen=True):
@@ -162,8 +164,8 @@ class Owner:
                 self._outcome(mid, outcome)
             case FlushDue():
                 self._flush()
-            case Activated(where, outcome):
-                self._activated(where, outcome)
+            case Activated(where, outcome, former):
+                self._activated(where, outcome, former)
             case MailRefused(to, number, letter, outcome):
                 self._refused(to, number, letter, outcome)
             case RetryDue(to):
@@ -225,12 +227,15 @@ class Owner:
         else:
             guest.lives += 1
             self._waiting[where] = [guest]
-            ref = self._ctx.ref
-            self._router.ask(
-                lambda reply: Activate(*where, reply, mailed=True, able=guest.letter.able),
-                self._services.limits.admission,
-                lambda out: ref.reply(Activated(where, out)),
-            )
+            self._activate(where, able=guest.letter.able)
+
+    def _activate(self, where: Where, former: Incarnation | None = None, *, able: bool) -> None:
+        ref = self._ctx.ref
+        self._router.ask(
+            lambda reply: Activate(*where, reply, former, mailed=True, able=able),
+            self._services.limits.admission,
+            lambda out: ref.reply(Activated(where, out, former)),
+        )
 
     def _give(self, guest: Guest, alive: Alive) -> None:
         if (alive.principal, alive.endpoint) != guest.where[1:]:
@@ -262,7 +267,14 @@ class Owner:
         guest.watch = watch
         return lambda reply: replace(message, messages=messages, reply=reply, operations=watch.operations)
 
-    def _activated(self, where: Where, outcome: Any) -> None:
+    def _activated(self, where: Where, outcome: Any, former: Incarnation | None) -> None:
+        """A holder that can't have the session says no more of its owner than the record does: if that one is dead, it
+        is claimed here."""
+        if isinstance(outcome, Elsewhere) and outcome.owner is not None and former is None and not outcome.handed:
+            waiting = self._waiting.get(where, [])
+            if not all(guest.letter.able for guest in waiting):
+                self._activate(where, outcome.owner, able=False)
+                return
         for guest in self._waiting.pop(where, []):
             match outcome:
                 case Ref():

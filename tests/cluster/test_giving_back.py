@@ -111,7 +111,7 @@ async def test_a_session_that_was_being_claimed_as_the_drain_began_is_given_back
         claim = two.store.claim
         monkeypatch.setattr(two.store, "claim", lambda *what, **more: claims.append(partial(claim, *what, **more)))
         client.to(two)
-        refused = client.begin("tools/call", {"name": "echo"})
+        refused = client.listen()
         await two.settle()
         async with draining(two):
             assert await refused.head() == 503

@@ -325,9 +325,8 @@ def left_session(site: Site, name: str) -> RawSession:
 
 def test_sessions_of_the_previous_version_go_on_through_a_rolling_restart(site: Site) -> None:
     """They come in while both old and new workers run."""
-    first = left_session(site, "first")
-    # A replica takes nothing over before it has lived for as long as a lease, and refuses what has waited for 2 s.
-    until(lambda: first.post({"jsonrpc": "2.0", "id": 100, "method": "ping"})[0].status != 503)
+    # A replica takes nothing over before it has lived for as long as a lease: so long the first that comes waits.
+    assert left_session(site, "first").ask(100, "ping")["result"] == {}
     old = [left_session(site, f"old-{number}") for number in range(12)]
     former = set(site.both())
     with site.traffic(clients=2, sessions=2, old=old[:6]):
