@@ -59,6 +59,8 @@ def _exposed(loaded: Loaded) -> Iterator[Problem]:
             yield Problem(settings.unguarded, path)
         elif settings.auth.asked and settings.tls is None:
             yield Problem("bearer tokens travel in clear: set `tls`, or put something in front that does TLS", path)
+    if settings.public_url.endswith("/mcp"):
+        yield Problem("clients are told …/mcp/mcp: leave `/mcp` out", ("gateway", "publicUrl"))
     if not settings.admin.loopback:
         yield Problem("others can reach the admin listener, which asks for no token", ("gateway", "admin"))
     pinned = any(spec.pins is not None for spec in settings.table.backends.values())

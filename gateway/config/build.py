@@ -31,16 +31,17 @@ from actors.protocol.table import (
     WebSocketTarget,
 )
 from gateway.config.addresses import parse_address, parse_listen
+from gateway.config.browsers import browser_of
 from gateway.config.changes import flat
-from gateway.config.issuers import issuer_of, public_url
+from gateway.config.issuers import issuer_of, public_url, senseless
 from gateway.config.models import SSE_TYPES, WEB_SOCKET_SCHEMES, WEB_SOCKET_TYPES, File, Server, ServerAuth
 from gateway.config.natives import made
 from gateway.config.policies import cases, policy_of
 from gateway.config.problems import ConfigError, Path, Problem, dotted, nearest
 from gateway.config.references import placed
 from gateway.config.sections import PLACE, limits_from
-from gateway.config.settings import AuditSettings, Auth, Browser, Callers, LogSettings, Settings, Tls, TracesSettings
-from gateway.config.values import parse_key
+from gateway.config.settings import AuditSettings, Auth, Callers, LogSettings, Settings, Tls, TracesSettings
+from gateway.config.values import HEADER_NAME, parse_key
 
 if TYPE_CHECKING:
     from actors.protocol.pins import Pins
@@ -48,7 +49,6 @@ if TYPE_CHECKING:
 LOCK = "stagedoor.lock"
 """The file of pins, where none is named."""
 _SEGMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _OWN_HEADERS = re.compile(
     "accept|accept-encoding|connection|content-length|content-type|expect|host|last-event-id|mcp-protocol-version"
     "|mcp-session-id|sec-websocket-[a-z-]*|te|trailer|transfer-encoding|upgrade",
@@ -108,7 +108,7 @@ class Builder:
             workers=gateway.workers,
             prestart=gateway.prestart,
             new_privileges=gateway.new_privileges,
-            auth=replace(self._auth(), browser=self._browser()),
+            auth=replace(self._auth(), browser=browser_of(self.file, self.problems)),
             public_url=public_url(gateway.public_url) if gateway.public_url is not None else "",
             client_metadata_url=gateway.client_metadata_url,
             keys=tuple(parse_key(key.get_secret_value()) for key in gateway.keys),
@@ -332,7 +332,7 @@ class Builder:
 
     def _headers(self, server: Server, path: Path) -> Iterator[tuple[str, str]]:
         for name, value in server.headers.items():
-            if not _TOKEN.fullmatch(name):
+            if not HEADER_NAME.fullmatch(name):
                 self._add((*path, "headers", name), "is not a header name (RFC 9110, section 5.1)")
             elif _OWN_HEADERS.fullmatch(name):
                 self._add((*path, "headers", name), "is set by the gateway itself")
@@ -405,10 +405,8 @@ class Builder:
                 self._add((*path, "issuer"), "is there already")
             named.add(section.issuer)
             found = issuer_of(section)
-            if section.preset == "entra" and not found.audiences:
-                self._add((*path, "audiences"), "is missing: Entra gives no tokens for the address of the gateway")
-            if found.any_audience and found.introspection is None:
-                self._add((*path, "audiences"), "any-from-this-as is for issuers with `introspection`")
+            for key, why in senseless(section, found):
+                self._add((*path, key), why)
             yield found
 
     def _log(self) -> LogSettings:
@@ -422,7 +420,7 @@ class Builder:
         if section is None:
             return None
         for name in section.headers:
-            if not _TOKEN.fullmatch(name):
+            if not HEADER_NAME.fullmatch(name):
                 self._add(("gateway", "traces", "headers", name), "is not a header name (RFC 9110, section 5.1)")
         if find_spec("opentelemetry") is None or find_spec("opentelemetry.exporter") is None:
             self._add(("gateway", "traces"), "needs OpenTelemetry: pip install 'stagedoor[traces]'")
@@ -432,7 +430,7 @@ class Builder:
     def _audit(self) -> AuditSettings:
         section = self.file.gateway.audit
         for name in section.otlp_headers:
-            if not _TOKEN.fullmatch(name):
+            if not HEADER_NAME.fullmatch(name):
                 self._add(("gateway", "audit", "otlpHeaders", name), "is not a header name (RFC 9110, section 5.1)")
         return AuditSettings(
             None if section.file is None else self._file(section.file),
@@ -441,46 +439,6 @@ class Builder:
             section.syslog,
             section.otlp,
             tuple((name, value.get_secret_value()) for name, value in section.otlp_headers.items()),
-        )
-
-    def _browser(self) -> Browser | None:
-        """None where no page has to know who is there."""
-        gateway = self.file.gateway
-        section, listen = gateway.auth.browser, parse_listen(gateway.listen)
-        path: Path = ("gateway", "auth", "browser")
-        alone = listen.loopback or bool(listen.path)
-        if section is None:
-            servers = {**self.file.mcp_servers, **self.file.servers}
-            personal = [n for n, s in servers.items() if s.auth is not None and s.auth.mode in ("user", "key")]
-            if not personal:
-                return None
-            if not gateway.public_url and not alone:
-                self._add(("gateway", "publicUrl"), "is missing: users are sent there to connect their accounts")
-            if gateway.auth.issuers:
-                self._add(path, 'is missing: `{"mode": "oidc", "clientId": …}` has users sign in at the first issuer')
-            if gateway.auth.tokens:
-                return Browser("token")
-            if not alone:
-                hint = f'says who its users are: server "{personal[0]}" has an account of each'
-                self._add(path, f"is missing: nothing {hint}")
-            return Browser("none")
-        if section.mode == "none" and not alone:
-            self._add((*path, "mode"), "is for a gateway that only this machine can reach")
-        if section.mode == "oidc" and not section.client_id:
-            self._add((*path, "clientId"), "is missing")
-        if section.mode == "oidc" and not gateway.auth.issuers:
-            self._add((*path, "mode"), "needs `auth.issuers`: users sign in at the first of them")
-        if section.mode == "proxy" and not (section.header and section.from_):
-            self._add(path, "needs `header` and `from`: a header that anybody may send says nothing")
-        if section.mode == "token" and not gateway.auth.tokens:
-            self._add((*path, "mode"), "needs `auth.tokens`")
-        return Browser(
-            section.mode,
-            section.client_id or "",
-            _secret(section.client_secret),
-            section.header or "",
-            tuple(section.from_),
-            section.groups or "",
         )
 
     def _tls(self) -> Tls | None:

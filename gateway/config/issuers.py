@@ -1,6 +1,6 @@
 """From what a file says of an issuer to the value that the gateway goes by; what the well-known ones call things."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -44,6 +44,20 @@ def issuer_of(section: IssuerSection) -> Issuer:
             paths = [given[key]] if isinstance(given[key], str) else given[key]
             found[name] = tuple(map(claim_path, paths))
     return Issuer(section.issuer, **found)
+
+
+def senseless(section: IssuerSection, issuer: Issuer) -> Iterator[tuple[str, str]]:
+    """What of it can't be meant so, by its key."""
+    if section.preset == "entra" and not issuer.audiences:
+        yield "audiences", "is missing: Entra gives no tokens for the address of the gateway"
+    if issuer.any_audience and issuer.introspection is None:
+        yield "audiences", "any-from-this-as is for issuers with `introspection`"
+    if issuer.always and issuer.introspection is None:
+        yield "introspect", "needs `introspection`: where and as whom the issuer is asked"
+    if not issuer.algorithms:
+        yield "algorithms", "is empty: no token would be good"
+    if not issuer.subject:
+        yield "subjectClaim", "is empty: nobody could be told from anybody else"
 
 
 def public_url(text: str) -> str:

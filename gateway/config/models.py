@@ -14,19 +14,27 @@ from gateway.config.values import (
     AddressText,
     Algorithm,
     Argument,
+    AudienceText,
     BackendUrl,
     Bound,
+    CatalogText,
     ClaimText,
     Count,
     EnvValue,
+    FirstScope,
+    HeaderName,
     HeaderValue,
     HostText,
+    IssuerAddress,
     KeyText,
     ListenText,
+    NetworkText,
     OriginText,
     OtlpUrl,
     Positive,
+    PublicAddress,
     RateText,
+    ScopeText,
     Separator,
     Share,
     StoreUrl,
@@ -99,11 +107,11 @@ class ServerAuth(Section):
     """Instead of a secret: a private key in PEM (`private_key_jwt`)."""
     private_key_algorithm: Literal["ES256", "ES384", "RS256", "RS384", "PS256", "EdDSA"] = "ES256"
     """What it signs by."""
-    scopes: list[str] = []
+    scopes: list[ScopeText] = []
     """What to ask for, besides what the server demands; without any, what it names."""
     audience: str | None = None
     """Of `exchange`: what the issuer calls the server, besides its URL."""
-    catalog: SecretStr | None = None
+    catalog: CatalogText | None = None
     """Of `user`, `key` and `exchange`: a bearer token by which the gateway asks for lists that it shows to users who
     have not connected yet. No call is ever made with it."""
     header: str = "Authorization: Bearer {key}"
@@ -231,7 +239,7 @@ class Token(Section):
     """The token."""
     groups: list[str] = []
     """The groups that its principal is in."""
-    scopes: list[str] = []
+    scopes: list[ScopeText] = []
     """The scopes that it has."""
 
     @model_validator(mode="before")
@@ -261,11 +269,11 @@ class IntrospectionSection(Section):
 class IssuerSection(Section):
     """One issuer of access tokens (an authorization server)."""
 
-    issuer: WebAddress
+    issuer: IssuerAddress
     """Its identifier, exactly as its tokens and its metadata have it."""
     preset: Literal["keycloak", "entra", "okta", "auth0"] | None = None
     """What its claims are called; what else is set here goes before it."""
-    audiences: list[str] | None = None
+    audiences: list[AudienceText] | None = None
     """Values of `aud` that are taken besides the addresses of the gateway's endpoints. `any-from-this-as`: what it
     introspects may be meant for anybody."""
     jwks_uri: WebAddress | None = None
@@ -284,7 +292,7 @@ class IssuerSection(Section):
     """How the issuer is asked what a token is worth which is no JWT."""
     introspect: Literal["opaque", "always"] = "opaque"
     """`always`: it is asked about JWTs too, so that one that was revoked is good for a minute at most."""
-    scopes: list[str] = []
+    scopes: list[FirstScope] = []
     """The scopes that clients ask for first."""
     bound_tokens: Literal["refuse", "accept"] = "refuse"
     """Tokens that are bound to a key of the client's (`cnf`): the gateway can't check that."""
@@ -301,11 +309,11 @@ class BrowserSection(Section):
     """Of `oidc`: the gateway's client at the issuer. Its redirect address is `<publicUrl>/connect/callback`."""
     client_secret: SecretStr | None = None
     """Its secret, if it has one."""
-    header: str | None = None
+    header: HeaderName | None = None
     """Of `proxy`: the header that names the principal."""
-    groups: str | None = None
+    groups: HeaderName | None = None
     """Of `proxy`: the header that has his groups, with commas between them. By it rules show servers to groups."""
-    from_: list[str] = Field([], alias="from")
+    from_: list[NetworkText] = Field([], alias="from")
     """Of `proxy`: the addresses or networks that may say so."""
 
 
@@ -422,7 +430,7 @@ class Who(Section):
     """Groups of the token."""
     principals: list[str] | None = None
     """Configured tokens by their name; users of an issuer as `ISSUER#SUBJECT`."""
-    scopes: list[str] | None = None
+    scopes: list[ScopeText] | None = None
     """Scopes of the token. Who lacks them does not see what the rule allows; to be asked for them, see `scopes` of the
     rule."""
     clients: list[str] | None = None
@@ -537,7 +545,7 @@ class Gateway(Section):
     use."""
     admin: AddressText = "127.0.0.1:8081"
     """Where `/livez`, `/readyz` and `/metrics` are. Never make it public."""
-    public_url: WebAddress | None = None
+    public_url: PublicAddress | None = None
     """The address by which clients reach the gateway, without `/mcp`. With `issuers` everything that tells clients of
     addresses says this one."""
     client_metadata_url: WebAddress | None = None

@@ -1,7 +1,6 @@
 """The rules of a configuration: read, and refused where they could never match anything."""
 
 import json
-import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
@@ -27,9 +26,9 @@ from actors.protocol.uris import normalized
 from gateway.config.models import Gateway, LimitSection, PolicyRule
 from gateway.config.problems import Path, Problem, nearest
 from gateway.config.settings import Callers, PolicyTest
+from gateway.config.values import SCOPE
 
 POLICY: Path = ("gateway", "policy")
-_SCOPE = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+")
 _WHO = ("groups", "principals", "scopes", "clients")
 
 
@@ -80,7 +79,7 @@ def _rule(given: PolicyRule, path: Path, problems: list[Problem]) -> tuple[Rule,
         if not several:
             problems.append(Problem("says nothing: an empty list limits nothing", (*path, "limits", text)))
     for text, needed in given.scopes.items():
-        if not needed or not all(map(_SCOPE.fullmatch, needed)):
+        if not needed or not all(map(SCOPE.fullmatch, needed)):
             words = "must be a list of scopes: each has no spaces, quotes or backslashes (RFC 6749, section 3.3)"
             problems.append(Problem(words, (*path, "scopes", text)))
     who = {name: frozenset(listed) for name in _WHO if (listed := getattr(given.who, name)) is not None}
@@ -214,7 +213,7 @@ def _nobody(rule: PolicyRule, path: Path, callers: Callers) -> Iterator[Problem]
             yield Problem("can never match: it is empty, so that the rule is for nobody", (*path, "who", key))
         for index, name in enumerate(names):
             known = _known(key, callers)
-            if name in known or (callers.issuers and (key != "principals" or _user(name, callers.issuers))):
+            if name in known or (callers.issuers and name and (key != "principals" or _user(name, callers.issuers))):
                 continue
             yield Problem(f"can never match: {_MISSING[key]}", (*path, "who", key, index), nearest(name, known))
 
@@ -229,14 +228,14 @@ _MISSING = {
 
 def _known(key: str, callers: Callers) -> set[str]:
     if key == "principals":
-        return set(callers.tokens) or {"anonymous"}
+        return set(callers.tokens) or (set() if callers.issuers else {"anonymous"})
     if key == "clients":
         return set()
     return {name for rights in callers.tokens.values() for name in getattr(rights, key)}
 
 
 def _user(name: str, issuers: tuple[str, ...]) -> bool:
-    return any(name.startswith(f"{issuer}#") for issuer in issuers)
+    return any(name.startswith(f"{issuer}#") and name != f"{issuer}#" for issuer in issuers)
 
 
 # Questions of operators -------------------------------------------------------------------------------------------

@@ -219,7 +219,16 @@ class Settings:
     def unguarded(self) -> str:
         """Why it can't be served where it listens: anybody could use it, and nobody said that this is meant; else
         empty (MCP, security best practices: sessions of nobody in particular are for one machine)."""
-        if self.listen.path or self.listen.loopback or self.auth.asked or self.auth.anonymous:
+        if self.listen.path or self.listen.loopback:
+            return ""
+        if (self.auth.issuers or self.auth.browser is not None) and not self.public_url:
+            return f"whoever reaches {self.listen} is told where the gateway is: set `gateway.publicUrl`"
+        if self.auth.browser is not None and self.auth.browser.mode == "none":
+            return (
+                f"others can reach {self.listen}, and its pages for accounts believe whoever opens a link: say by"
+                " `gateway.auth.browser` how they find out who that is"
+            )
+        if self.auth.asked or self.auth.anonymous:
             return ""
         return (
             f"others can reach {self.listen}, and nobody has to say who he is: anybody could use the servers. Set"

@@ -18,6 +18,9 @@ from gateway.config.addresses import parse_address, parse_listen
 from gateway.observability.access import check_format
 from gateway.wire.url import SOCKET, socket_path
 
+SCOPE = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+")
+HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+
 _REFERENCE_SCHEMA = {"type": "string", "pattern": r"\$\{.+\}"}
 
 
@@ -189,12 +192,63 @@ def _web_address(text: str) -> str:
         raise ValueError("must be an address like https://idp.example.com")
     if re.search(r"[\x00-\x20\x7f]", text):
         raise ValueError("must be an address without blanks")
-    if parts.scheme == "http" and not _on_this_machine(parts.hostname):
+    if parts.scheme == "http" and not on_this_machine(parts.hostname):
         raise ValueError("must be https: only an address of this machine may be http")
     return text
 
 
-def _on_this_machine(host: str) -> bool:
+def _without_query(text: str) -> str:
+    # RFC 8414, section 2; and what paths are added to must end with one.
+    if urlsplit(text).query or "?" in text:
+        raise ValueError("must be an address without a query")
+    return text
+
+
+def _issuer(text: str) -> str:
+    if "{" in text:
+        raise ValueError("must be one issuer: of those with tenants name each (https://login.example.com/TENANT)")
+    return _without_query(text)
+
+
+def _scope(text: str) -> str:
+    if not SCOPE.fullmatch(text):
+        raise ValueError("must be one scope: it has no spaces, quotes or backslashes (RFC 6749, section 3.3)")
+    return text
+
+
+def _first_scope(text: str) -> str:
+    if text == "offline_access":
+        raise ValueError("is between a client and its issuer: no resource asks for it (SEP-2207)")
+    return _scope(text)
+
+
+def _audience(text: str) -> str:
+    if not text.strip("/ "):
+        raise ValueError("names nothing")
+    return text
+
+
+def _network(text: str) -> str:
+    try:
+        ipaddress.ip_network(text, strict=False)
+    except ValueError:
+        raise ValueError("must be an address or a network, such as 10.0.0.0/8") from None
+    return text
+
+
+def _catalog(secret: SecretStr) -> SecretStr:
+    if not re.fullmatch(r"[\x21-\x7e]+", secret.get_secret_value()):
+        raise ValueError("must be a token or a key: visible characters, and no spaces")
+    return secret
+
+
+def _header_name(text: str) -> str:
+    if not HEADER_NAME.fullmatch(text):
+        raise ValueError("is not a header name (RFC 9110, section 5.1)")
+    return text
+
+
+def on_this_machine(host: str) -> bool:
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -244,6 +298,14 @@ BackendUrl = Annotated[str, AfterValidator(_backend_url)]
 KeyText = Annotated[SecretStr, AfterValidator(_key)]
 TokenText = Annotated[SecretStr, AfterValidator(_token)]
 WebAddress = Annotated[str, AfterValidator(_web_address)]
+PublicAddress = Annotated[WebAddress, AfterValidator(_without_query)]
+IssuerAddress = Annotated[WebAddress, AfterValidator(_issuer)]
+CatalogText = Annotated[SecretStr, AfterValidator(_catalog)]
+ScopeText = Annotated[str, AfterValidator(_scope)]
+FirstScope = Annotated[str, AfterValidator(_first_scope)]
+AudienceText = Annotated[str, AfterValidator(_audience)]
+NetworkText = Annotated[str, AfterValidator(_network)]
+HeaderName = Annotated[str, AfterValidator(_header_name)]
 Algorithm = Annotated[str, AfterValidator(_algorithm)]
 ClaimText = Annotated[str, AfterValidator(_claim)]
 Argument = Annotated[str, AfterValidator(_no_nul)]

@@ -1,0 +1,150 @@
+"""Who may come in, as a file says it: issuers, and how pages find out whose browser it is. What can't be meant so."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from gateway.config import Problem, Settings, advice, load
+
+ISSUER = {"issuer": "https://idp.test"}
+TOKENS = {"ann": "a" * 32}
+PUBLIC = "https://mcp.test"
+PROXY = {"mode": "proxy", "header": "X-User", "from": ["10.0.0.0/8", "::1"]}
+PERSONAL = {"tracker": {"url": "https://tracker.test/mcp", "auth": {"mode": "user"}}}
+
+
+def config(auth: Any = None, servers: Any = None, **gateway: Any) -> str:
+    return json.dumps({"mcpServers": servers or {}, "gateway": {"publicUrl": PUBLIC, "auth": auth or {}, **gateway}})
+
+
+@pytest.mark.parametrize(
+    ("more", "field", "words"),
+    [
+        ({"issuer": "https://idp.test?x=1"}, "issuer", "without a query"),
+        ({"issuer": "https://login.test/{tenantid}/v2.0"}, "issuer", "name each"),
+        ({"audiences": ["/"]}, "audiences[0]", "names nothing"),
+        ({"algorithms": []}, "algorithms", "no token would be good"),
+        ({"subjectClaim": []}, "subjectClaim", "nobody could be told from anybody else"),
+        ({"introspect": "always"}, "introspect", "needs `introspection`"),
+        ({"scopes": ["a b"]}, "scopes[0]", "must be one scope"),
+        ({"scopes": ["offline_access"]}, "scopes[0]", "no resource asks for it"),
+        (
+            {"introspection": {"endpoint": "http://idp.test", "clientId": "a", "clientSecret": "b"}},
+            None,
+            "must be https",
+        ),
+        ({"introspection": {"endpoint": "https://idp.test", "clientId": "a"}}, None, "is missing"),
+    ],
+)
+def test_an_issuer_that_can_not_be_meant_so_is_refused(
+    problem: Callable[..., Problem], more: dict[str, Any], field: str | None, words: str
+) -> None:
+    found = problem(config({"issuers": [ISSUER | more]}))
+    assert words in found.message
+    assert found.field.startswith("gateway.auth.issuers[0]." + (field or "introspection."))
+
+
+@pytest.mark.parametrize(
+    ("auth", "gateway", "field", "words"),
+    [
+        ({"browser": {"mode": "none"}}, {}, "auth.browser.mode", "only this machine can reach"),
+        ({"browser": {"mode": "none"}}, {"listen": "0.0.0.0:80"}, "auth.browser.mode", "only this machine can reach"),
+        ({"browser": {"mode": "oidc", "clientId": "x"}}, {}, "auth.browser.mode", "needs `auth.issuers`"),
+        ({"issuers": [ISSUER], "browser": {"mode": "oidc"}}, {}, "auth.browser.clientId", "is missing"),
+        (
+            {"issuers": [ISSUER], "bindClient": True, "browser": {"mode": "oidc", "clientId": "x"}},
+            {},
+            "auth.browser.mode",
+            "does not fit `bindClient`",
+        ),
+        ({"browser": {"mode": "token"}}, {}, "auth.browser.mode", "needs `auth.tokens`"),
+        ({"browser": {"mode": "proxy", "header": "X-User"}}, {}, "auth.browser", "says nothing"),
+        ({"browser": PROXY | {"from": ["lan"]}}, {}, "auth.browser.from[0]", "must be an address or a network"),
+        ({"browser": PROXY | {"header": "X User"}}, {}, "auth.browser.header", "is not a header name"),
+        ({"browser": PROXY | {"groups": "a:b"}}, {}, "auth.browser.groups", "is not a header name"),
+        (
+            {"tokens": TOKENS, "browser": {"mode": "token", "clientId": "x"}},
+            {},
+            "auth.browser.clientId",
+            "has no meaning",
+        ),
+        ({"browser": {"mode": "guess"}}, {}, "auth.browser.mode", "must be 'oidc', 'token', 'proxy' or 'none'"),
+        (
+            {"tokens": TOKENS, "browser": {"mode": "token"}},
+            {"listen": "0.0.0.0:80", "publicUrl": None},
+            "publicUrl",
+            "users are sent there",
+        ),
+        ({"issuers": [ISSUER]}, {}, "auth.browser", "users sign in at the first issuer"),
+        ({}, {}, "auth.browser", "nothing says who its users are"),
+        ({}, {"publicUrl": "https://mcp.test?x=1"}, "publicUrl", "without a query"),
+    ],
+)
+def test_pages_that_could_not_tell_who_is_there_are_refused(
+    problems: Callable[..., list[Problem]], auth: Any, gateway: Any, field: str, words: str
+) -> None:
+    found = problems(config(auth, PERSONAL, **gateway))
+    assert [one.field for one in found if words in one.message] == [f"gateway.{field}"]
+
+
+def test_each_way_to_tell_whose_browser_it_is_can_be_said(settings: Callable[..., Settings]) -> None:
+    def browser(auth: Any, **gateway: Any) -> Any:
+        return settings(config(auth, PERSONAL, **gateway)).auth.browser
+
+    secret = {"mode": "oidc", "clientId": "pages", "clientSecret": "s"}
+    oidc = browser({"issuers": [ISSUER], "browser": secret})
+    assert (oidc.mode, oidc.client_id, oidc.client_secret) == ("oidc", "pages", "s")
+    proxy = browser({"browser": PROXY | {"groups": "X-Groups"}})
+    assert (proxy.header, proxy.groups, proxy.peers) == ("X-User", "X-Groups", ("10.0.0.0/8", "::1"))
+    assert browser({"tokens": TOKENS}).mode == "token"
+    assert browser({}, publicUrl=None).mode == "none"
+    assert browser({"browser": {"mode": "none"}}, publicUrl="http://127.0.0.1:8080").mode == "none"
+    assert settings(config()).auth.browser is None
+
+
+@pytest.mark.parametrize(
+    ("auth", "gateway", "words"),
+    [
+        ({"anonymous": True}, {}, "believe whoever opens a link"),
+        ({"tokens": TOKENS, "browser": {"mode": "none"}}, {}, "believe whoever opens a link"),
+        ({"tokens": TOKENS}, {"publicUrl": None}, "set `gateway.publicUrl`"),
+        (
+            {"issuers": [ISSUER], "browser": {"mode": "oidc", "clientId": "x"}},
+            {"publicUrl": None},
+            "`gateway.publicUrl`",
+        ),
+    ],
+)
+def test_an_option_does_not_open_to_others_what_is_for_this_machine(
+    settings: Callable[..., Settings], auth: Any, gateway: Any, words: str
+) -> None:
+    from dataclasses import replace
+
+    from gateway.config.settings import Address
+
+    found = settings(config(auth, PERSONAL, **{"publicUrl": "http://127.0.0.1:8080", **gateway}))
+    assert found.unguarded == ""
+    assert words in replace(found, listen=Address("0.0.0.0", 8080)).unguarded
+
+
+@pytest.mark.parametrize("names", [["anonymous"], ["https://idp.test#"], ["https://other.test#ann"], [""]])
+def test_a_rule_for_a_principal_that_no_issuer_has_can_never_match(
+    problems: Callable[..., list[Problem]], names: list[str]
+) -> None:
+    policy = [{"who": {"principals": names}, "allow": ["files:*"]}]
+    found = problems(config({"issuers": [ISSUER]}, {"files": {"command": "sh"}}, policy=policy))
+    assert [one.field for one in found] == ["gateway.policy[0].who.principals[0]"]
+
+
+@pytest.mark.parametrize("catalog", ["a b", "a\r\nX-Other: b", ""])
+def test_a_credential_for_lists_is_one_that_a_header_can_carry(problem: Callable[..., Problem], catalog: str) -> None:
+    servers = {"tracker": {"url": "https://tracker.test", "auth": {"mode": "user", "catalog": catalog}}}
+    found = problem(config({"tokens": TOKENS}, servers))
+    assert (found.field, "must be a token or a key" in found.message) == ("mcpServers.tracker.auth.catalog", True)
+
+
+def test_check_says_that_the_public_address_is_without_the_path_of_the_endpoint(write: Callable[[str], Any]) -> None:
+    found = [one for one in advice(load(write(config(publicUrl=f"{PUBLIC}/mcp")), {})) if "/mcp/mcp" in one.message]
+    assert [one.field for one in found] == ["gateway.publicUrl"]
