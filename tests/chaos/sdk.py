@@ -29,7 +29,8 @@ warnings.filterwarnings("ignore", message=".*deprecated as of 2026-07-28")
 MODE, URL, TOKEN, LOG, SEED, SLOWNESS, *NAMES = sys.argv[1:]
 FILE = os.open(LOG, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 WAITS = 40.0 * float(SLOWNESS)
-"""Seconds for an answer."""
+"""Seconds for an answer. (An SDK says no form again that was refused with 503, or whose connection broke: its server
+waits for that longer than this.)"""
 THINKS = 0.1
 """Seconds that its user takes for a form."""
 GONE = ("Session not found", "Session terminated")
