@@ -279,7 +279,7 @@ def cases(gateway: Gateway, callers: Callers, problems: list[Problem]) -> Iterat
             problems.append(Problem(str(error), (*path, "as", "principal")))
             continue
         try:
-            item(test.item)
+            _one(test.item)
         except ValueError as error:
             problems.append(Problem(str(error), (*path, "item")))
             continue
@@ -309,4 +309,6 @@ def limits(policy: Policy | None, principal: str, rights: Rights, text: str, arg
 def _one(text: str) -> tuple[Kind, str, str]:
     one = item(text)
     assert one.kind != "endpoint"
+    if not one.backend.literal or (one.kind != "resource" and not one.name.literal):
+        raise ValueError("must name one thing: here are no patterns")
     return one.kind, one.backend.text, one.name.text

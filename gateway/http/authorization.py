@@ -108,6 +108,8 @@ class Authorization:
             return self._malformed(
                 "token_in_query", "a token belongs into the Authorization header, not into the address"
             )
+        if sum(name == b"authorization" for name, _ in scope["headers"]) > 1:
+            return self._malformed("malformed", "there are two Authorization headers")
         given = headers.get("authorization")
         path = path_of(target)
         if given is None:

@@ -141,6 +141,8 @@ def test_cases_are_read_with_the_rights_of_their_tokens(settings: Callable[..., 
     [
         ({"as": {"principal": "anne"}, "item": "github:x", "expect": "allow"}, "as.principal"),
         ({"as": {"principal": "ann"}, "item": "github", "expect": "allow"}, "item"),
+        ({"as": {"principal": "ann"}, "item": "github:*", "expect": "allow"}, "item"),
+        ({"as": {"principal": "ann"}, "item": "resource:g*:file:///x", "expect": "allow"}, "item"),
         ({"as": {"principal": "ann"}, "item": "github:x", "expect": "yes"}, "expect"),
         ({"as": {"principal": "ann"}, "item": "github:x"}, "expect"),
     ],

@@ -113,6 +113,14 @@ async def test_a_token_in_the_address_is_refused_and_not_looked_at(
     assert verifier.asked == []
 
 
+@pytest.mark.parametrize("fields", [("Bearer good", "Bearer good"), ("Basic x", "Bearer good"), ("Bearer good", "")])
+async def test_two_authorizations_are_refused_and_neither_is_looked_at(
+    app: Any, verifier: FakeVerifier, fields: tuple[str, str]
+) -> None:
+    assert await asked(app, *fields) == 400
+    assert verifier.asked == []
+
+
 async def test_what_is_asked_carries_whose_token_it_was(ask: Any, app: Any, door: Any, verifier: FakeVerifier) -> None:
     headers = {"accept": BOTH, "content-type": "application/json"}
     await ask("POST", "/mcp/files", {**headers, "authorization": "Bearer good"}, body=b"{}", app=app)
@@ -221,11 +229,16 @@ def audited(make_app: Any, verifier: FakeVerifier, trail: Trail) -> Any:
 
 
 async def asked(
-    app: Any, token: str | None, ip: str = "192.0.2.7", method: str = "GET", path: str = "/mcp", version: str = ""
+    app: Any,
+    *tokens: str | None,
+    ip: str = "192.0.2.7",
+    method: str = "GET",
+    path: str = "/mcp",
+    version: str = "",
 ) -> int:
     """A request from this address, whatever its headers say; the status."""
     headers = [(b"host", b"localhost"), (b"x-forwarded-for", b"203.0.113.1"), (b"forwarded", b"for=203.0.113.1")]
-    headers += [(b"authorization", token.encode())] if token is not None else []
+    headers += [(b"authorization", token.encode()) for token in tokens if token is not None]
     headers += [(b"mcp-protocol-version", version.encode())] if version else []
     scope = {
         "type": "http",
@@ -249,7 +262,7 @@ async def asked(
 
 async def test_a_good_token_is_told_of_once_for_each_address_and_never_itself(audited: Any, trail: Trail) -> None:
     for ip in ("192.0.2.7", "192.0.2.7", "2001:db8::1"):
-        await asked(audited, "Bearer good", ip)
+        await asked(audited, "Bearer good", ip=ip)
     await asked(audited, "Bearer ci-token")
     await asked(audited, "Bearer ci-token")
     ann = {"event": "authn.ok", "principal": "ann", "iss": ISSUER, "client_id": "app"}

@@ -250,6 +250,32 @@ async def test_a_new_key_is_found_at_once_and_an_old_one_ends(autojump_clock: An
         assert await verifier.verify(old, [RESOURCE]) == Unproven()
 
 
+@pytest.mark.parametrize(("age", "lasts"), [(None, 300), (1, 300), (900, 900), (10**8, 86_400)])
+async def test_keys_are_fetched_again_when_they_get_old_and_what_is_gone_ends_without_a_new_one(
+    autojump_clock: Any, age: int | None, lasts: int
+) -> None:
+    idp = FakeIssuer(age=age)
+    later = NOW + 10 * 86_400
+    async with verifying(idp) as verifier:
+        assert isinstance(await verifier.verify(idp.token(exp=later), [RESOURCE]), Asker)
+        idp.keys = [jwk_of(another_key(), "two")]
+        await trio.sleep(lasts - 1)
+        assert isinstance(await verifier.verify(idp.token(exp=later, jti="1"), [RESOURCE]), Asker)
+        assert idp.fetched == 1
+        await trio.sleep(2)
+        await verifier.verify(idp.token(exp=later, jti="2"), [RESOURCE])  # who brings this waits for nothing
+        await trio.sleep(1)
+        assert await verifier.verify(idp.token(exp=later, jti="3"), [RESOURCE]) == Unproven()
+        assert idp.fetched == 2
+
+
+async def test_6_a_token_that_names_no_key_costs_four_tries_at_most(autojump_clock: Any) -> None:
+    idp = FakeIssuer(keys=[*(jwk_of(another_key(), f"k{number}") for number in range(4)), jwk_of(FakeIssuer().key)])
+    async with verifying(idp) as verifier:
+        assert await verifier.verify(idp.token(kid=None), [RESOURCE]) == Unproven()
+        assert isinstance(await verifier.verify(idp.token(), [RESOURCE]), Asker)
+
+
 async def test_13_keys_go_on_for_a_day_while_their_issuer_is_away(autojump_clock: Any) -> None:
     idp = FakeIssuer()
     async with verifying(idp) as verifier:
@@ -417,6 +443,41 @@ async def test_a_jwt_that_was_revoked_ends_within_a_minute_where_it_is_always_as
 
 
 # Claims of the well-known --------------------------------------------------------------------------------------
+
+
+async def test_several_issuers_are_asked_in_their_order_and_who_once_knew_a_token_first(autojump_clock: Any) -> None:
+    idps = [FakeIssuer(f"https://{number}.test") for number in range(4)]
+    for idp in idps[2:]:
+        idp.opaque[f"of-{idp.issuer[8]}"] = {"active": True, "sub": "ann", "aud": RESOURCE}
+
+    async def all_of(method: str, url: str, **more: Any) -> Any:
+        return await next(idp for idp in idps if url.startswith(idp.issuer))(method, url, **more)
+
+    found = [Issuer(i.issuer, introspection=replace(INTROSPECTION, endpoint=f"{i.issuer}/introspect")) for i in idps]
+    async with verifying(all_of, *found) as verifier:
+        assert isinstance(await verifier.verify("of-2", [RESOURCE]), Asker)
+        assert [len(idp.asked) for idp in idps] == [1, 1, 1, 0]
+        await trio.sleep(61)
+        idps[0].away = True
+        assert isinstance(await verifier.verify("of-2", [RESOURCE]), Asker)
+        assert [len(idp.asked) for idp in idps] == [1, 1, 2, 0]
+        assert await verifier.verify("of-3", [RESOURCE]) == Unproven(away=True)
+        assert [len(idp.asked) for idp in idps] == [2, 2, 3, 0]
+
+
+async def test_a_bound_token_is_taken_where_that_is_said(autojump_clock: Any) -> None:
+    idp = FakeIssuer()
+    async with verifying(idp, replace(ISSUER, bound=True)) as verifier:
+        assert isinstance(await verifier.verify(idp.token(cnf={"jkt": "x"}), [RESOURCE]), Asker)
+
+
+async def test_the_owner_is_told_of_groups_that_a_token_has_no_room_for(autojump_clock: Any) -> None:
+    idp, log = FakeIssuer(), RecordingLog()
+    async with verifying(idp, log=log) as verifier:
+        found = await verifier.verify(idp.token(groups=["dev"], _claim_names={"groups": "src1"}), [RESOURCE])
+        assert isinstance(found, Asker)
+        assert found.rights.groups == frozenset()
+        assert log.events("groups_left_out") == [{"issuer": idp.issuer}]
 
 
 async def test_claims_that_rules_ask_about_come_with_the_rights_and_no_others(autojump_clock: Any) -> None:
