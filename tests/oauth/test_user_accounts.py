@@ -231,7 +231,10 @@ async def test_14_pages_show_nothing_unescaped_and_load_nothing(tmp_path: Path) 
         status, headers, _ = browser.pages[-1]
         assert status == 400
         assert "<script" not in page
-        assert "default-src 'none'" in headers["content-security-policy"]
+        assert headers["content-security-policy"] == (
+            "default-src 'none'; style-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+        )
+        assert headers["x-frame-options"] == "DENY"
         assert headers["referrer-policy"] == "no-referrer"
         assert headers["cache-control"] == "no-store"
         await browser.open("/connect/nothing")
@@ -283,6 +286,26 @@ async def test_10_a_sign_in_that_comes_late_or_twice_connects_nobody(
         assert (ann.pages[-1][0], world.counts["/token"]) == (400, 1)
 
 
+async def test_10_sign_ins_at_the_same_time_in_one_browser_are_not_mixed_up(tmp_path: Path) -> None:
+    async with open_oauth_world() as world:
+        settings = configured(world)
+        settings["mcpServers"]["b"] = settings["mcpServers"]["a"]
+        async with open_authorized(settings, tmp_path) as gateway:
+            ann = Browser(gateway, world, "ann")
+            await ann.press("/connect", await ann.open("/connect"), token=TOKENS["ann"])
+            backs = {}
+            for which in ("a", "b", "again"):
+                name = which[0]
+                page = await ann.press("/connect", await ann.open("/connect"), backend=name, action="connect")
+                (url,) = re.findall('content="0;url=([^"]*)"', page)
+                backs[which] = await ann.sign_in(await ann.press(url, await ann.open(url)))
+            code, other = (re.findall("code=([^&]*)", backs[which])[0] for which in ("a", "again"))
+            await ann.open(backs["a"].replace(code, other))
+            assert ann.pages[-1][0] == 400, "the code of another sign-in"
+            assert "account at b is connected" in await ann.open(backs["b"])
+            assert (await ann.open("/connect")).count("– connected") == 1
+
+
 async def flow_of(gateway: Running, user: str) -> str:
     """The address of the page for this user."""
     client = gateway.legacy(token=TOKENS[user], capabilities=URL_MODE)
@@ -328,7 +351,25 @@ async def test_13_a_refresh_happens_once_for_many_calls_and_the_new_pair_is_kept
         assert (first["server"], first["account"], first["iss"]) == ("a", "ann", world.origin)
 
 
-async def test_an_account_that_its_issuer_ends_is_connected_again_by_the_next_call(tmp_path: Path) -> None:
+async def test_13_an_issuer_that_is_away_for_an_hour_ends_no_account(tmp_path: Path) -> None:
+    async with opened(tmp_path, {"lives": 3700.0}) as (world, gateway):
+        await Browser(gateway, world, "ann").connect(await flow_of(gateway, "ann"))
+        client = gateway.legacy(token=TOKENS["ann"])
+        await client.connect()
+        world.token_status = 503
+        gateway.pass_time(3600)  # it is time for another token, and the old one is still good
+        assert user_of(await client.call("a__whoami")) == "ann"
+        assert world.counts["/token"] >= 2
+        world.forget_tokens()
+        for _ in range(2):
+            refused = await client.refused("tools/call", {"name": "a__whoami", "arguments": {}})
+            assert refused.data["reason"] == "auth_unavailable"
+        world.token_status = 200
+        assert user_of(await client.call("a__whoami")) == "ann"
+        assert world.counts["/authorize"] == 1
+
+
+async def test_13_an_account_that_its_issuer_ends_is_connected_again_by_the_next_call(tmp_path: Path) -> None:
     async with opened(tmp_path) as (world, gateway):
         await Browser(gateway, world, "ann").connect(await flow_of(gateway, "ann"))
         client = gateway.legacy(token=TOKENS["ann"], capabilities=URL_MODE)
@@ -626,8 +667,7 @@ async def test_the_page_names_the_client_that_asks(era: str, name: str, tmp_path
         assert f"<dt>Asked for by</dt><dd>{name} (as it calls itself)</dd>" in await browser.open(url)
 
 
-def test_nothing_that_somebody_says_is_markup() -> None:
-    """Attack 14."""
+def test_14_nothing_that_somebody_says_is_markup() -> None:
     said = '<script>x</script>"&'
     entry = pages.Entry(said, said, any=True)
     shown = pages.facts([(said, said)]) + pages.text(said) + pages.note(said) + pages.link(said, said)
