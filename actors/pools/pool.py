@@ -30,7 +30,7 @@ from actors.protocol.capabilities import LEVELS, ClientBits
 from actors.protocol.messages import EMPTY, base36
 from actors.protocol.meta import RELATED_TASK_KEY
 from actors.protocol.methods import METHODS, SET_LEVEL, SUBSCRIBE, UNSUBSCRIBE
-from actors.protocol.table import BackendSpec, Replaced, relates, same_server
+from actors.protocol.table import BackendSpec, NativeTarget, Replaced, relates, same_server
 from actors.protocol.versions import LATEST_HANDSHAKE, MODERN
 from actors.quotas import PATIENCE, ClientGone, Evict, Evictable, SuspendedCalls
 from actors.runtime import NORMAL, SHUTDOWN, AtCapacity, Down, Exit, Ref, SystemClosed
@@ -738,10 +738,19 @@ class PoolActor(Evictable):
             return
         if pooled.level is not None:
             self._adjust(connection)
-        params = translate.client_request(call.method, call.params, LATEST_HANDSHAKE, MODERN)
+        params = self._introducing(translate.client_request(call.method, call.params, LATEST_HANDSHAKE, MODERN), call)
         sent = um.Call(self.ctx.ref, effect.call, call.method, params, call.progress, rights=call.rights)
         if connection is self._first or not self._looks_first(connection, sent):
             connection.ref.reply(sent)
+
+    def _introducing(self, params: Raw, call: um.Call) -> Raw:
+        """The connection was made in the gateway's name; a server of this process is told the client's with each
+        request."""
+        spec = self._services.table.value.backends.get(self._backend)
+        if spec is None or spec.common or not isinstance(spec.target, NativeTarget):
+            return params
+        info = call.client.info if call.client is not None else EMPTY
+        return meta.introduce(params, info) if 0 < len(info) <= INFO_BYTES else params
 
     def _looks_first(self, connection: PooledConnection, call: um.Call) -> bool:
         """Whether what a further process defines had to be accepted: the call goes on, or not, when that is known."""

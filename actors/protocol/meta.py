@@ -107,6 +107,25 @@ def envelope(version: str, keys: Keys, extensions: Collection[str] | None = None
     return Envelope(version, capabilities, bits, info, _level(keys.level), token)
 
 
+def introduce(params: Raw, info: Raw) -> Raw:
+    """Params with the client's Implementation, for a server with sessions that is told of each request who sent it.
+    Raises Malformed for params that are no object."""
+    present: dict[str, Any] = {**members(params)}
+    present["_meta"] = {**members_of(present), INFO_KEY: info}
+    return dumps(present)
+
+
+def info_of(params: Raw) -> Raw:
+    """The client's Implementation in the params of any request; EMPTY where there is none."""
+    if not mentions(params, b"clientInfo"):
+        return EMPTY
+    try:
+        keys = _decode_params(params).meta
+    except BROKEN:
+        return EMPTY
+    return keys.info if keys is not None and is_object(keys.info) else EMPTY
+
+
 def names_version(params: Raw) -> str | None:
     """The version that the `_meta` of any message names: "" where the key holds something else than a text, None
     where there is no such key."""

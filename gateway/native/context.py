@@ -1,7 +1,7 @@
 """What a handler can do beside returning: report progress, log, keep state, and ask the client."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf, isfinite
 from typing import Any, Final, Generic, Literal, Protocol, TypeAlias, TypeVar
 
@@ -31,13 +31,21 @@ _CAME_WITH: Final[Mapping[Feature, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """Who is on the other side, as it introduced itself."""
+    """Who is on the other side, as it introduced itself: when its session began, or with the request where there are no
+    sessions. `revision` is the one that the server speaks with it."""
 
     name: str = ""
     version: str = ""
     title: str | None = None
     revision: str = LATEST_HANDSHAKE
     capabilities: Mapping[str, Any] = field(default_factory=dict)
+
+    def introduced(self, info: Mapping[str, Any]) -> "Client":
+        """The same, of this name."""
+        name, version, title = (info.get(member) for member in ("name", "version", "title"))
+        return replace(
+            self, name=str(name or ""), version=str(version or ""), title=None if title is None else str(title)
+        )
 
     def can(self, feature: Feature) -> bool:
         """Whether the client declared the feature, in a revision that has it.
@@ -115,11 +123,17 @@ class Context:
     """Belongs to one request of one client. Everything it sends travels with that request."""
 
     def __init__(
-        self, peer: Peer, request: int | str, token: int | str | None = None, rights: Rights = NO_RIGHTS
+        self,
+        peer: Peer,
+        request: int | str,
+        token: int | str | None = None,
+        rights: Rights = NO_RIGHTS,
+        client: Client | None = None,
     ) -> None:
         self.rights = rights
         """What the token of this request says of the caller: issuer, subject, client, groups, scopes."""
         self._peer = peer
+        self._client = client
         self._request = request
         self._token = token
         self._progress = -inf
@@ -127,7 +141,7 @@ class Context:
     @property
     def client(self) -> Client:
         """The client, its revision and capabilities."""
-        return self._peer.client
+        return self._client or self._peer.client
 
     @property
     def principal(self) -> str | None:

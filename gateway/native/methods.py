@@ -77,7 +77,7 @@ def initialize(session: "Session", params: Params) -> dict[str, Any]:
     server = session.server
     if server.make_state:
         session.state = server.make_state()
-    client = Client(str(info.get("name", "")), str(info.get("version", "")), info.get("title"), version, capabilities)
+    client = Client(revision=version, capabilities=capabilities).introduced(info)
     session.opened(client, server.offers())
     result = {
         "protocolVersion": version,

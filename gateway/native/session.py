@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVarTuple, 
 import trio
 from msgspec import Raw
 
-from actors.protocol import codec, errors
+from actors.protocol import codec, errors, meta
 from actors.protocol.messages import EMPTY, Error, Notification, Request, RequestId, Result
 from actors.protocol.rights import NO_RIGHTS, Rights
 from actors.protocol.versions import can_use
@@ -267,7 +267,8 @@ class Session:
         answers: list[bytes] = []
 
         async def work() -> None:
-            context = Context(self, request.id, codec.progress_token(request.params), rights)
+            token = codec.progress_token(request.params)
+            context = Context(self, request.id, token, rights, self._asking_client(request.params))
             with failures.no_exit():
                 params = codec.members(request.params)
                 done = Stepped(do(self, context, params), partial(self._slow, request.method, params))
@@ -281,6 +282,11 @@ class Session:
         if answers and not scope.cancel_called:
             self._tell_changes()
             self._send(answers[0], request.id)
+
+    def _asking_client(self, params: Raw) -> Client:
+        """Of several clients without sessions, whose calls come over one connection, each request names its own."""
+        info = meta.info_of(params)
+        return self.client.introduced(codec.loads(info)) if info else self.client
 
     def _result(self, request: Request, value: Mapping[str, Any]) -> bytes:
         return self._fitting(codec.encode_result(request.id, Raw(to_json(value))))

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from gateway.native import Context, Request, Response, Server
+from stagedoor import open_client
 
 PNG = b"\x89PNG"
 ENCODED = b64encode(PNG).decode()
@@ -252,3 +253,19 @@ async def test_a_request_says_who_sent_it_and_to_what(connect: Any) -> None:
     client = await connect(server, capabilities={"roots": {}})
     told = (await client.call("who", a=1))["structuredContent"]["result"]
     assert told == ["who", None, "test", "1", {"roots": {}}, {"a": 1}]
+
+
+@pytest.mark.parametrize("version", ["2025-11-25", "2026-07-28"])
+async def test_a_request_says_which_client_sent_it_with_sessions_and_without(version: str) -> None:
+    server = Server("t")
+
+    @server.tool
+    async def who(req: Request, ctx: Context) -> list[Any]:
+        client = req.caller.client
+        assert client == ctx.client
+        return [client.name, client.version, client.title, sorted(req.caller.capabilities)]
+
+    told = {"name": "mine", "version": "9", "title": "Mine"}
+    async with open_client(server, version, info=told, roots=["file:///a"]) as client:
+        answer = (await client.call_tool("who")).structured_content
+        assert answer == {"result": ["mine", "9", "Mine", ["roots"]]}
