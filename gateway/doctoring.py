@@ -1,6 +1,7 @@
 """What `stagedoor doctor` finds out: what each process of a configuration costs, and which could be shared."""
 
 import os
+import resource
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -86,21 +87,26 @@ def _advice(spec: BackendSpec, cost: Cost, tools: list[dict[str, Any]]) -> str:
 
 
 async def _children() -> frozenset[int]:
-    """The process groups of our children, but for the one that ends them."""
-    return await trio.to_thread.run_sync(_groups)
+    """Our children, but for the one that ends them."""
+    return await trio.to_thread.run_sync(_ours)
 
 
-def _groups() -> frozenset[int]:
+def _ours() -> frozenset[int]:
     me = os.getpid()
     return frozenset(
-        entry.group for entry in _processes() if entry.parent == me and guardian_main.__file__ not in entry.command
+        entry.pid for entry in _processes() if entry.parent == me and guardian_main.__file__ not in entry.command
     )
 
 
-def _cost(groups: Iterable[int]) -> Cost:
-    wanted = set(groups)
-    found = [entry for entry in _processes() if entry.group in wanted]
-    return Cost(len(found), sum(entry.memory for entry in found))
+def _cost(children: Iterable[int]) -> Cost:
+    """Of these, of their groups, and of all that they have started, also in groups of its own, as browsers are."""
+    processes, wanted = _processes(), set(children)
+    found: list[_Process] = []
+    while more := [entry for entry in processes if not {entry.pid, entry.parent, entry.group}.isdisjoint(wanted)]:
+        found += more
+        wanted |= {entry.pid for entry in more}
+        processes = [entry for entry in processes if entry.pid not in wanted]
+    return Cost(len(found), sum(_memory(entry) for entry in found))
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,32 +114,49 @@ class _Process:
     pid: int
     parent: int
     group: int
-    memory: int
+    resident: int
     command: str
 
 
 def _processes() -> list[_Process]:
-    """Those of this machine, as `ps` has them; where the system tells more of memory, what it shares counts in part."""
+    """Those of this machine. Images often lack `ps`; Linux needs none."""
+    return _by_proc() if sys.platform == "linux" else _by_ps()
+
+
+def _by_ps() -> list[_Process]:
     words = ["ps", "-A", "-ww", "-o", "pid=,ppid=,pgid=,rss=,args="]
     listed = subprocess.run(words, capture_output=True, text=True, errors="replace", check=True, timeout=10).stdout
-    found = []
-    for line in listed.splitlines():
-        pid, parent, group, resident, *rest = [*line.split(None, 4), ""]
-        memory = _proportional(int(pid)) or int(resident) * 1024
-        found.append(_Process(int(pid), int(parent), int(group), memory, rest[0]))
-    return found
+    rows = ([*line.split(None, 4), ""] for line in listed.splitlines())
+    return [_Process(int(row[0]), int(row[1]), int(row[2]), int(row[3]) * 1024, row[4]) for row in rows]
 
 
-def _proportional(pid: int) -> int:
-    if sys.platform != "linux":
-        return 0
+def _by_proc() -> list[_Process]:
+    found = [_of_proc(entry) for entry in os.scandir("/proc") if entry.name.isdigit()]
+    return [entry for entry in found if entry is not None]
+
+
+def _of_proc(entry: os.DirEntry[str]) -> _Process | None:
+    """One of Linux (proc(5)); None of one that has ended."""
     try:
-        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+        # The name of its program, which may hold anything, stands in brackets.
+        stat = Path(entry.path, "stat").read_bytes().rpartition(b")")[2].split()
+        command = Path(entry.path, "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except OSError:
+        return None
+    if stat[0] == b"Z":
+        return None
+    return _Process(int(entry.name), int(stat[1]), int(stat[2]), int(stat[21]) * resource.getpagesize(), command)
+
+
+def _memory(process: _Process) -> int:
+    """In bytes; where the system tells more, what it shares with others counts in part."""
+    try:
+        for line in Path(f"/proc/{process.pid}/smaps_rollup").read_text().splitlines():
             if line.startswith("Pss:"):
                 return int(line.split()[1]) * 1024
-    except (OSError, ValueError):
-        pass  # it has ended, or is somebody else's
-    return 0
+    except OSError:
+        pass  # another system, it has ended, or is somebody else's
+    return process.resident
 
 
 __all__ = ["examine"]
