@@ -21,7 +21,7 @@ MIN_TOKEN = 20
 
 def advice(loaded: Loaded) -> list[Problem]:
     """Warnings in the order of the file; nothing here keeps the gateway from serving."""
-    found = [*_clear_credentials(loaded.document.data), *_exposed(loaded), *_servers(loaded), *_limits(loaded)]
+    found = [*_clear_credentials(loaded.document.data), *_exposed(loaded), *_servers(loaded), *_in_memory(loaded)]
     if loaded.settings.unshared:  # an option may still change it
         found.append(Problem(loaded.settings.unshared, ("gateway", "workers")))
     located = [loaded.document.locate(problem) for problem in found]
@@ -38,12 +38,40 @@ def _clear_credentials(data: Mapping[str, Any]) -> Iterator[Problem]:
     for index, key in enumerate(gateway.get("keys") or ()):
         if "${" not in key:
             yield Problem(message, ("gateway", "keys", index))
+    for place in _named_credentials(data):
+        yield Problem(message, place)
     for section in ("mcpServers", "servers"):
         for name, server in (data.get(section) or {}).items():
             for part in ("env", "headers", "options"):
                 for key, value in (server.get(part) or {}).items():
                     if CREDENTIAL.search(key) and isinstance(value, str) and value and not _refers(value):
                         yield Problem(message, (section, name, part, key))
+
+
+def _named_credentials(data: Mapping[str, Any]) -> Iterator[Path]:
+    """Where a credential stands in clear under a key that has nothing else."""
+    gateway = data.get("gateway") or {}
+    auth = gateway.get("auth") or {}
+    sections: list[tuple[Path, Any]] = [
+        (("gateway", "auth", "browser"), auth.get("browser")),
+        *(
+            (("gateway", "auth", "issuers", index, "introspection"), issuer.get("introspection"))
+            for index, issuer in enumerate(auth.get("issuers") or ())
+        ),
+        *(
+            ((section, name, "auth"), server.get("auth"))
+            for section in ("mcpServers", "servers")
+            for name, server in (data.get(section) or {}).items()
+        ),
+    ]
+    for path, section in sections:
+        for key in ("clientSecret", "privateKey", "catalog"):
+            if isinstance(section, dict) and (value := section.get(key)) and not _refers(value):
+                yield (*path, key)
+    for part, name in (("audit", "otlpHeaders"), ("traces", "headers")):
+        for key, value in ((gateway.get(part) or {}).get(name) or {}).items():
+            if CREDENTIAL.search(key) and value and not _refers(value):
+                yield ("gateway", part, name, key)
 
 
 def _refers(value: str) -> bool:
@@ -84,13 +112,13 @@ def _servers(loaded: Loaded) -> Iterator[Problem]:
     if not table.backends:
         yield Problem("there is no server to serve", ("mcpServers",))
     for name, spec in table.backends.items():
-        path = ("mcpServers" if name in (loaded.document.data.get("mcpServers") or {}) else "servers", name)
+        path = _place(loaded, name)
         if isinstance(spec.target, StdioTarget):
             yield from _child(spec.target, path)
         if (
             spec.sharing in ("principal", "pool")
             and not loaded.settings.listen.loopback
-            and not loaded.settings.auth.tokens
+            and not loaded.settings.auth.asked
         ):
             message = "all clients are the same anonymous user, and share it: set `gateway.auth`"
             yield Problem(message, (*path, "sharing"))
@@ -105,15 +133,27 @@ def _servers(loaded: Loaded) -> Iterator[Problem]:
             yield Problem("the group has no server", ("gateway", "groups", endpoint.name))
 
 
-def _limits(loaded: Loaded) -> Iterator[Problem]:
-    policy = loaded.settings.table.policy
-    if policy is None or not loaded.settings.store.startswith("memory:"):
+def _in_memory(loaded: Loaded) -> Iterator[Problem]:
+    """What a store that ends with its process means to users."""
+    settings = loaded.settings
+    if not settings.store.startswith("memory:"):
         return
-    for index, rule in enumerate(policy.rules):
-        if rule.limits:
-            message = "counted in memory: by each process for itself, until it ends. For replicas set `gateway.store`"
-            yield Problem(message, ("gateway", "policy", index, "limits"))
-            return
+    if settings.table.policy is not None:
+        for index, rule in enumerate(settings.table.policy.rules):
+            if rule.limits:
+                message = (
+                    "counted in memory: by each process for itself, until it ends. For replicas set `gateway.store`"
+                )
+                yield Problem(message, ("gateway", "policy", index, "limits"))
+                break
+    for name, spec in settings.table.backends.items():
+        if spec.auth is not None and spec.auth.mode in ("user", "key"):
+            message = "accounts are kept in memory: each user connects again after a restart. Set `gateway.store`"
+            yield Problem(message, (*_place(loaded, name), "auth"))
+
+
+def _place(loaded: Loaded, server: str) -> Path:
+    return ("mcpServers" if server in (loaded.document.data.get("mcpServers") or {}) else "servers", server)
 
 
 def _child(target: StdioTarget, path: Path) -> Iterator[Problem]:

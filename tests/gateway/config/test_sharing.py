@@ -45,3 +45,5 @@ def test_one_process_for_each_user_needs_users_where_others_can_reach_it(write: 
     assert warned({"listen": "0.0.0.0:8080"})
     assert not warned({"listen": "127.0.0.1:8080"})
     assert not warned({"listen": "0.0.0.0:8080", "auth": {"tokens": {"ann": "0123456789012345678901"}}})
+    issuers = {"issuers": [{"issuer": "https://idp.example"}]}
+    assert not warned({"listen": "0.0.0.0:8080", "publicUrl": "https://mcp.example", "auth": issuers})
