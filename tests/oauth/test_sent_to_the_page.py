@@ -1,0 +1,114 @@
+"""What becomes of a call whose user was sent to the page, and does something else than to connect his account."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from tests.oauth.test_user_accounts import TOKENS, URL_MODE, Browser, flow_of, opened, text_of, user_of
+from tests.support.authorized import Running
+from tests.support.wire_client import WireClient
+
+LATE = 0.3
+"""Seconds that a call waits here."""
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("actors.endpoints.connecting.WAITS", LATE)
+
+
+async def session(gateway: Running) -> WireClient:
+    client = gateway.legacy(token=TOKENS["ann"], capabilities=URL_MODE)
+    await client.connect()
+    return client
+
+
+@pytest.mark.parametrize("action", ["decline", "cancel"])
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+async def test_who_would_not_connect_has_a_result_that_says_so(era: str, action: str, tmp_path: Path) -> None:
+    async with opened(tmp_path) as (world, gateway):
+        if era == "legacy":
+            client = await session(gateway)
+            call: Any = client.start_call("a__whoami")
+            await client.answer(await call.message("elicitation/create"), {"action": action})
+            result = await call.result()
+        else:
+            modern = gateway.modern(token=TOKENS["ann"], capabilities=URL_MODE)
+            call = modern.start_call("a__whoami")
+            required = await call.required()
+            (key,) = required["inputRequests"]
+            result = await modern.retry(call, required, {key: {"action": action}}).complete()
+        assert result["isError"] is True
+        assert "did not" in text_of(result)
+        assert world.calls() == []
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_who_takes_longer_gets_the_same_page_again_and_is_told_when_he_has_been_there(tmp_path: Path) -> None:
+    async with opened(tmp_path) as (world, gateway):
+        client = await session(gateway)
+        other = await session(gateway)
+        streams = [await client.listen(), await other.listen()]
+        call = client.start_call("a__whoami")
+        asked = await call.message("elicitation/create")
+        await client.answer(asked, {"action": "accept"})
+        refused = await call.error()
+        (again,) = refused.data["elicitations"]
+        assert (refused.code, again) == (-32042, asked["params"])
+        assert world.calls() == []
+        await Browser(gateway, world, "ann").connect(again["url"])
+        told = await streams[0].message("notifications/elicitation/complete")
+        assert told["params"] == {"elicitationId": again["elicitationId"]}
+        for stream in streams:
+            kinds = {str((await stream.next() or {}).get("method")).split("/")[1] for _ in range(3)}
+            assert kinds == {"tools", "prompts", "resources"}
+        assert user_of(await client.call("a__whoami")) == "ann"
+
+
+async def test_nobody_else_is_told_that_somebody_has_connected(tmp_path: Path) -> None:
+    async with opened(tmp_path) as (world, gateway):
+        client = gateway.legacy(token=TOKENS["bob"], capabilities=URL_MODE)
+        await client.connect()
+        stream = await client.listen()
+        await Browser(gateway, world, "ann").connect(await flow_of(gateway, "ann"))
+        with pytest.raises(trio.TooSlowError):
+            await stream.next(LATE)
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_a_modern_client_that_comes_too_early_gets_the_same_page_and_nothing_runs(tmp_path: Path) -> None:
+    async with opened(tmp_path) as (world, gateway):
+        client = gateway.modern(token=TOKENS["ann"], capabilities=URL_MODE)
+        call = client.start_call("a__whoami")
+        required = await call.required()
+        for _ in range(2):
+            (key,) = required["inputRequests"]
+            again = client.retry(call, required, {key: {"action": "accept"}})
+            before, required = required, await again.required()
+            assert required["inputRequests"] == before["inputRequests"]
+        assert world.calls() == []
+
+
+async def test_4_what_a_call_waits_with_is_nobody_elses(tmp_path: Path) -> None:
+    async with opened(tmp_path) as (world, gateway):
+        ann = gateway.modern(token=TOKENS["ann"], capabilities=URL_MODE)
+        call = ann.start_call("a__whoami")
+        required = await call.required()
+        (key,) = required["inputRequests"]
+        bob = gateway.modern(token=TOKENS["bob"], capabilities=URL_MODE)
+        refused = await bob.retry(call, required, {key: {"action": "accept"}}).error()
+        assert refused.code == -32602
+        assert world.calls() == []
+
+
+async def test_a_client_that_can_not_ask_is_sent_there_by_its_answer(tmp_path: Path) -> None:
+    async with opened(tmp_path) as (world, gateway):
+        client = await session(gateway)
+        call = client.start_call("a__whoami")
+        asked = await call.message("elicitation/create")
+        await client.decline(asked, -32601)
+        refused = await call.error()
+        assert (refused.code, refused.data["elicitations"]) == (-32042, [asked["params"]])
+        assert world.calls() == []
