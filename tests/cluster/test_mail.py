@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import trio
 
+from actors.cluster import holder as holder_side
 from actors.cluster import letters
 from actors.cluster import owner as owner_side
 from actors.cluster.mailer import DrainDue, Postman
@@ -352,6 +353,19 @@ async def test_more_letters_than_one_session_may_have_under_way_are_refused_at_o
         calls = [client.begin("ping") for _ in range(520)]
         await two.settle()
         assert [call.status for call in calls].count(503) == 8
+        await one.resume()
+        for call in calls:
+            await call.end()
+
+
+async def test_more_letters_than_a_process_may_have_under_way_are_refused_at_once(autojump_clock, monkeypatch):
+    monkeypatch.setattr(holder_side, "MOST", 10)
+    async with pair(http()) as (one, two):
+        clients = [await elsewhere(one, two) for _ in range(4)]
+        await one.pause()
+        calls = [client.begin("ping") for client in clients for _ in range(3)]
+        await two.settle()
+        assert [call.status for call in calls].count(503) == 2
         await one.resume()
         for call in calls:
             await call.end()

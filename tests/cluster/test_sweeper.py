@@ -1,5 +1,7 @@
 """What a dead replica has left: work is taken over by whoever is there, all else waits, and ends at its time."""
 
+import random
+
 import pytest
 import trio
 
@@ -137,6 +139,29 @@ async def test_a_thousand_sessions_do_not_fall_upon_the_others_at_once(autojump_
         assert 0 < alive(two) <= 120
         await trio.sleep(2)
         assert alive(two) == many
+
+
+async def test_each_goes_through_what_is_left_in_an_order_of_its_own_and_strikes_it_off(autojump_clock, monkeypatch):
+    chance = random.Random(9)
+    async with open_replicas(3, http(), jitter=lambda: chance.random() / 100) as (one, *others):
+        for _ in range(30):
+            await one.connect("alpha")
+        dead = one.services.cluster.incarnation
+        looked: list[list[str]] = []
+        for other in others:
+            seen, read = list[str](), other.store.read
+            looked.append(seen)
+            monkeypatch.setattr(
+                other.store, "read", lambda key, done, seen=seen, read=read: (seen.append(key), read(key, done))
+            )
+        one.kill()
+        await trio.sleep(LEASE + 1.5)
+        listed: list[str] = []
+        others[0].services.cluster.replicas(lambda found: listed.extend(replica.incarnation for replica in found))
+        assert dead not in listed
+        first, second = looked
+        assert set(first) | set(second) == set(others[0].store.records())
+        assert [key for key in first if key in second] != [key for key in second if key in first]
 
 
 async def put_to_rest(gateway: Gateway) -> Client:
