@@ -294,7 +294,10 @@ class Client:
         if version not in SERVED:
             raise VersionError(f"{version} is no revision known here")
         try:
-            await (self._discover(version) if era_of(version) is Era.MODERN else self._shake_hands())
+            if era_of(version) is Era.MODERN:
+                await self._over_either(partial(self._discover, version))
+            else:
+                await self._shake_hands()
         except McpError as error:
             table = eras.PROBE if era_of(version) is Era.MODERN else eras.INITIALIZE
             if table[eras.of_error(dumps(error.raw), error.status)] in (Verdict.LEGACY, Verdict.LOOK):
@@ -534,9 +537,12 @@ class Client:
         self._nursery.start_soon(self.run)
 
     async def _shake_hands(self) -> None:
-        """`initialize`; over an older transport where the server takes no POST (2025-11-25, transports)."""
+        await self._over_either(self._initialize)
+
+    async def _over_either(self, begin: Callable[[], Awaitable[None]]) -> None:
+        """The first request; over an older transport where the server takes no POST (2025-11-25, transports)."""
         try:
-            await self._initialize()
+            await begin()
         except (McpError, RequestFailedError) as refusal:
             if self._link.other is None or refusal.status is None:
                 raise
@@ -548,7 +554,7 @@ class Client:
                 await self._reconnect(self._link.other, refusal)
             except ConnectionLostError:
                 raise refusal from None
-            await self._initialize()
+            await begin()
 
     async def _initialize(self) -> None:
         wanted = self._wanted or LATEST_HANDSHAKE

@@ -32,6 +32,16 @@ def by_gateway(programs: Programs) -> str:
     return programs.gateway(CONFIG).endpoint("shop")
 
 
+def by_channel(kind: str) -> Callable[[Programs], str]:
+    """The gateway, over one channel for everything."""
+
+    def url(programs: Programs) -> str:
+        gateway = programs.gateway(CONFIG).url
+        return (gateway.replace("http:", "ws:") if kind == "ws" else gateway) + f"/{kind}/shop"
+
+    return url
+
+
 def by_sdk(programs: Programs) -> str:
     need(SDK.exists(), "the official SDK's older version is")
     port = free_port()
@@ -88,6 +98,8 @@ WAYS: dict[str, tuple[Callable[[Programs], Any], str | None, str]] = {
     "gateway": (by_gateway, None, "2026-07-28"),
     "gateway with sessions": (by_gateway, "2025-11-25", "2025-11-25"),
     "gateway of old": (by_gateway, "2025-06-18", "2025-06-18"),
+    "gateway over a WebSocket": (by_channel("ws"), None, "2026-07-28"),
+    "gateway over HTTP+SSE": (by_channel("sse"), "2026-07-28", "2026-07-28"),
     "sdk": (by_sdk, None, "2025-11-25"),
     "sdk over HTTP+SSE": (by_sse, None, "2025-11-25"),
     "websocket": (lambda programs: WEBSOCKET, None, "2025-11-25"),
