@@ -111,19 +111,29 @@ class SyslogSink:
         self._url = url
         self._host = host or socket.gethostname()
         self._socket: socket.socket | None = None
+        self._done = 0
+        self._refused = 0
 
     def write(self, lines: Sequence[Line]) -> int:
         try:
-            connected = self._socket or self._connect()
-            self._socket = connected
-            messages = [self._message(line) for line in lines]
+            if self._socket is not None and _is_over(self._socket):
+                self.close()
+            connected = self._socket = self._socket or self._connect()
             if connected.type == socket.SOCK_DGRAM:
-                return sum(not _fitted(connected, message) for message in messages)
+                return self._write_each(connected, lines)
+            messages = [self._message(line) for line in lines]
             connected.sendall(b"".join([b"%d %s" % (len(message), message) for message in messages]))
             return 0
         except OSError:
             self.close()
             raise
+
+    def _write_each(self, datagrams: socket.socket, lines: Sequence[Line]) -> int:
+        for line in lines[self._done :]:  # those before it were sent, though one behind them could not be
+            self._refused += not _fitted(datagrams, self._message(line))
+            self._done += 1
+        refused, self._done, self._refused = self._refused, 0, 0
+        return refused
 
     def _message(self, line: Line) -> bytes:
         priority = _AUTHPRIV * 8 + _SEVERITY[line.severity]
@@ -138,6 +148,7 @@ class SyslogSink:
         if parts.scheme == "udp":
             family, kind, protocol, _, address = socket.getaddrinfo(*where, type=socket.SOCK_DGRAM)[0]
             datagrams = socket.socket(family, kind, protocol)
+            datagrams.settimeout(TIMEOUT)
             datagrams.connect(address)
             return datagrams
         stream = socket.create_connection(where, TIMEOUT)
@@ -149,6 +160,21 @@ class SyslogSink:
         if self._socket is not None:
             self._socket.close()
             self._socket = None
+
+
+def _is_over(connected: socket.socket) -> bool:
+    """Whether the other side has ended it. What is sent on such a stream is lost, and nothing says so at first."""
+    if connected.type == socket.SOCK_DGRAM:
+        return False
+    connected.setblocking(False)
+    try:
+        return not connected.recv(ANSWER_BYTES)
+    except (BlockingIOError, ssl.SSLWantReadError):
+        return False
+    except OSError:
+        return True
+    finally:
+        connected.settimeout(TIMEOUT)
 
 
 def _fitted(datagrams: socket.socket, message: bytes) -> bool:
@@ -185,6 +211,8 @@ class OtlpSink:
 
     def __init__(self, url: str, headers: Mapping[str, str], service: Mapping[str, str]) -> None:
         self._url = urlsplit(url)
+        query = f"?{self._url.query}" if self._url.query else ""
+        self._target = (self._url.path or "/v1/logs") + query
         self._headers = {**headers, "Content-Type": "application/json"}
         self._resource = {"attributes": [_attribute(name, value) for name, value in service.items()]}
 
@@ -214,7 +242,7 @@ class OtlpSink:
         connection = kind(self._url.hostname or "", self._url.port, timeout=TIMEOUT)
         with contextlib.closing(connection):
             try:
-                connection.request("POST", self._url.path or "/v1/logs", body, self._headers)
+                connection.request("POST", self._target, body, self._headers)
                 answer = connection.getresponse()
                 return answer.status, answer.read(ANSWER_BYTES)
             except http.client.HTTPException as error:

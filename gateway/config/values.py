@@ -8,7 +8,7 @@ import binascii
 import ipaddress
 import re
 from typing import Annotated, Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, WithJsonSchema
 
@@ -162,23 +162,26 @@ def _origin(text: str) -> str:
 
 def _syslog(url: str) -> str:
     parts = urlsplit(url)
-    try:
-        reachable = bool(parts.hostname) and (parts.port is None or parts.port > 0)
-    except ValueError:  # the port is no number
-        reachable = False
-    if not (url.startswith("unix:/") or (parts.scheme in ("udp", "tcp", "tls") and reachable)):
+    if not (url.startswith("unix:/") or (parts.scheme in ("udp", "tcp", "tls") and _is_reachable(parts))):
         raise ValueError("must be unix:/PATH, udp://HOST:PORT, tcp://HOST:PORT or tls://HOST:PORT")
     return url
 
 
+def _is_reachable(parts: SplitResult) -> bool:
+    """Whether it has a host that can be looked up, and a port or none."""
+    try:
+        (parts.hostname or "").encode("idna")
+        return bool(parts.hostname) and (parts.port is None or parts.port > 0)
+    except ValueError:
+        return False
+
+
 def _otlp(url: str) -> str:
     parts = urlsplit(url)
-    try:
-        reachable = bool(parts.hostname) and (parts.port is None or parts.port > 0)
-    except ValueError:
-        reachable = False
-    if parts.scheme not in ("http", "https") or not reachable:
+    if parts.scheme not in ("http", "https") or not _is_reachable(parts):
         raise ValueError("must be the http(s) URL of a collector, such as http://127.0.0.1:4318/v1/logs")
+    if parts.username is not None:
+        raise ValueError("credentials of a collector belong into `otlpHeaders`")
     return url
 
 

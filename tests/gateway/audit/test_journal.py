@@ -1,8 +1,11 @@
 """The queue, the threads and the sinks of the audit trail."""
 
+import contextlib
 import json
 import os
+import select
 import socket
+import ssl
 import stat
 import threading
 import time
@@ -10,11 +13,14 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 import trio
+from google.protobuf.json_format import ParseDict
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 
 from gateway.audit import journal as module
 from gateway.audit.chain import Chain, signing_keys, verify
 from gateway.audit.journal import Journal
 from gateway.audit.sinks import FileSink, Line, OtlpSink, SyslogSink
+from tests.support.certificates import Authority
 from tests.support.patience import PATIENCE
 
 KEY = signing_keys([b"k" * 32])[0]
@@ -253,25 +259,91 @@ async def test_syslog_gets_lines_as_rfc_5424_has_them_over_datagrams(tmp_path):
     assert second.startswith(b"<86>1 ")
 
 
-def test_syslog_over_a_stream_counts_octets_and_connects_again():
+async def test_a_daemon_that_is_slow_gets_no_line_twice(tmp_path, monkeypatch):
+    monkeypatch.setattr("gateway.audit.sinks.TIMEOUT", 0.01)
+    path = str(tmp_path / "log")
+    lines = [Line("call", 0.0, b'{"n":%d}' % number) for number in range(1000)]
+    got = []
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as daemon:
+        daemon.bind(path)
+        daemon.setblocking(False)
+        sink = SyslogSink(f"unix:{path}", host="here")
+        for _ in range(1000):
+            try:
+                assert sink.write(lines) == 0
+                done = True
+            except OSError:
+                done = False
+            with contextlib.suppress(BlockingIOError):
+                while True:
+                    got.append(int(daemon.recv(65536).rpartition(b":")[2][:-1]))
+            if done:
+                break
+        sink.close()
+    assert got == [*range(1000)]
+
+
+def test_syslog_goes_by_udp_too():
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as daemon:
+        daemon.bind(("127.0.0.1", 0))
+        daemon.settimeout(PATIENCE)
+        sink = SyslogSink(f"udp://127.0.0.1:{daemon.getsockname()[1]}", host="here")
+        assert sink.write([Line("call", 0.0, b"{}")]) == 0
+        assert daemon.recv(65536).startswith(b"<86>1 ")
+        sink.close()
+
+
+def test_syslog_over_a_stream_counts_octets_and_loses_nothing_when_the_daemon_starts_again():
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(PATIENCE)
         sink = SyslogSink(f"tcp://127.0.0.1:{server.getsockname()[1]}", host="here")
-        for number in range(2):
+        for number in range(3):
             sink.write([Line("call", 0.0, b'{"n":%d}' % number)])
             peer, _ = server.accept()
             with peer:
-                peer.settimeout(PATIENCE)
-                size, _, rest = peer.recv(65536).partition(b" ")
-                assert len(rest) == int(size)
-                assert rest.endswith(b'{"n":%d}' % number)
-            deadline = time.monotonic() + PATIENCE
-            while time.monotonic() < deadline:  # until the end of the connection is noticed
-                try:
-                    sink.write([Line("call", 0.0, b"{}")])
-                except OSError:
-                    break
+                counted(peer, b'{"n":%d}' % number)
+            # Its end has come here once it has an end of its own.
+            assert select.select([sink._socket], [], [], PATIENCE)[0]
         sink.close()
+
+
+def counted(peer, line):
+    peer.settimeout(PATIENCE)
+    size, _, rest = peer.recv(65536).partition(b" ")
+    assert len(rest) == int(size)
+    assert rest.endswith(line)
+
+
+def test_syslog_over_tls_goes_only_to_whom_an_authority_vouches_for(tmp_path, monkeypatch):
+    authority = Authority(tmp_path)
+    files = authority.issue("daemon")
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(files.certificate, files.key)
+    got = []
+
+    def serve():
+        for _ in range(2):
+            with contextlib.suppress(OSError), context.wrap_socket(server.accept()[0], server_side=True) as peer:
+                for number in range(2):
+                    counted(peer, b'{"n":%d}' % number)
+                    got.append(number)
+                    peer.sendall(b"x")  # what a daemon has no reason to say harms nothing
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        sink = SyslogSink(f"tls://127.0.0.1:{server.getsockname()[1]}", host="here")
+        with pytest.raises(OSError, match="certificate verify failed"):
+            sink.write([Line("call", 0.0, b"{}")])
+        monkeypatch.setenv("SSL_CERT_FILE", str(authority.file))
+        for number in range(2):
+            sink.write([Line("call", 0.0, b'{"n":%d}' % number)])
+            deadline = time.monotonic() + PATIENCE
+            while len(got) <= number and time.monotonic() < deadline:
+                time.sleep(0.01)
+        thread.join(PATIENCE)
+        sink.close()
+    assert got == [0, 1]
 
 
 @pytest.fixture
@@ -299,13 +371,14 @@ def collector():
 def test_a_collector_gets_log_records_and_is_asked_again_when_it_is_busy(collector):
     url, got, statuses = collector
     statuses.append(503)
-    sink = OtlpSink(url, {"X-Key": "k"}, {"service.name": "stagedoor"})
+    sink = OtlpSink(f"{url}?tenant=a", {"X-Key": "k"}, {"service.name": "stagedoor"})
     lines = [Line("deny", 1.5, b'{"event":"deny"}')]
     with pytest.raises(OSError, match="503"):
         sink.write(lines)
     sink.write(lines)
     path, headers, body = got[-1]
-    assert (path, headers["X-Key"], headers["Content-Type"]) == ("/v1/logs", "k", "application/json")
+    assert (path, headers["X-Key"], headers["Content-Type"]) == ("/v1/logs?tenant=a", "k", "application/json")
+    ParseDict(json.loads(body), ExportLogsServiceRequest())  # nothing that the protocol does not know
     [resource] = json.loads(body)["resourceLogs"]
     assert resource["resource"]["attributes"] == [{"key": "service.name", "value": {"stringValue": "stagedoor"}}]
     [record] = resource["scopeLogs"][0]["logRecords"]

@@ -50,7 +50,9 @@ def test_all_of_it_arrives_with_paths_beside_the_file(settings: Callable[..., Se
         ({"onFull": "wait"}, "onFull"),
         ({"syslog": "http://h"}, "syslog"),
         ({"syslog": "tcp://h:x"}, "syslog"),
+        ({"syslog": f"udp://{'h' * 64}"}, "syslog"),
         ({"otlp": "collector:4317"}, "otlp"),
+        ({"otlp": "http://name:word@collector:4318/v1/logs"}, "otlp"),
         ({"otlpHeaders": {"a b": "c"}}, "otlpHeaders.a b"),
     ],
 )
