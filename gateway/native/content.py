@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, get_args
 
 import pydantic_core
+from pydantic_core import from_json
 
 from actors.protocol.versions import can_use
 
@@ -166,7 +167,16 @@ def _present(values: Mapping[str, str | None]) -> dict[str, Any]:
     return {k: _text(v) for k, v in values.items() if v is not None}
 
 
-def _text(value: str) -> str:
-    if not isinstance(value, str):
+def text_of(value: Any) -> Any:
+    """As text, what is one once it is JSON: a pydantic URL, a path, an enum of texts. Anything else as it is."""
+    if value is None or isinstance(value, (str, bytes, bytearray)):
+        return value
+    plain = from_json(to_json(value))
+    return plain if isinstance(plain, str) else value
+
+
+def _text(value: Any) -> str:
+    text = text_of(value)
+    if not isinstance(text, str):
         raise TypeError(f"what should be text is of type {type(value).__name__}")
-    return value
+    return text

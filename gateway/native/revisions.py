@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from actors.protocol.versions import can_use
+from gateway.native.content import text_of
 
 _COMMON = {"title": "title", "icons": "icons", "_meta": "object_meta"}
 
@@ -47,10 +48,10 @@ def fit(kind: str, value: Mapping[str, Any], version: str) -> dict[str, Any]:
     """`value` without what `version` does not know, and without members that are None. TypeError for a member that is
     something else than the protocol has there."""
     features, fitting = _MEMBERS[kind], dict[str, Any]()
-    for member, said in value.items():
-        if said is None and member not in _NEEDED:
+    for member, given in value.items():
+        if given is None and member not in _NEEDED:
             continue
-        expected = _KINDS.get(member)
+        expected, said = _KINDS.get(member), text_of(given) if member in _TEXTS else given
         if expected and (not isinstance(said, expected) or (isinstance(said, bool) and bool not in expected)):
             raise TypeError(f"{kind}: {member} can't be of type {type(said).__name__}")
         if member not in features or can_use(version, features[member]):

@@ -47,9 +47,9 @@ def _teach_class(typed_dict: Any) -> None:
 def _same(typed_dict: Any) -> Any:
     fields = {}
     for name, hint in typing_extensions.get_type_hints(typed_dict, include_extras=True).items():
-        required = name in typed_dict.__required_keys__
-        bare = typing.get_args(hint)[0] if _qualified(hint) else hint
-        fields[name] = (typing_extensions.Required if required else typing_extensions.NotRequired)[bare]
+        # What the annotation says goes before the keys: Python leaves it out of them where annotations are texts.
+        need = typing_extensions.Required if name in typed_dict.__required_keys__ else typing_extensions.NotRequired
+        fields[name] = hint if _qualified(hint) else need[hint]
     functional: Any = typing_extensions.TypedDict
     made = functional(typed_dict.__name__, fields)
     made.__doc__, made.__module__ = typed_dict.__doc__, typed_dict.__module__
@@ -57,12 +57,11 @@ def _same(typed_dict: Any) -> Any:
 
 
 def _qualified(hint: Any) -> bool:
-    return typing.get_origin(hint) in {
-        typing.Required,
-        typing.NotRequired,
-        typing_extensions.Required,
-        typing_extensions.NotRequired,
-    }
+    """Whether it says itself if the key must be there."""
+    origin = typing.get_origin(hint)
+    if origin in {typing.Annotated, typing_extensions.ReadOnly}:
+        return _qualified(typing.get_args(hint)[0])
+    return origin in {typing.Required, typing.NotRequired}
 
 
 def _hints(annotated: Any) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import typing
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
@@ -189,6 +190,32 @@ async def test_a_context_may_be_optional_or_annotated(connect: Any) -> None:
     for name in ("one", "two"):
         assert (await shape(client, name))["properties"] == {}
         assert await client.text(name) == "True"
+
+
+class Inner(typing.TypedDict):
+    there: int
+    perhaps: typing.NotRequired[int]
+
+
+class Outer(typing.TypedDict, total=False):
+    must: Annotated[typing.Required[Inner], Field(description="An inner")]
+    can: int
+
+
+async def test_a_typed_dict_needs_the_keys_that_it_says_where_annotations_are_texts(connect: Any) -> None:
+    server = Server("t")
+
+    @server.tool
+    async def take(outer: Outer) -> Outer:
+        return outer
+
+    client = await connect(server)
+    definitions = (await shape(client, "take"))["$defs"]
+    assert (definitions["Inner"]["required"], definitions["Outer"]["required"]) == (["there"], ["must"])
+    assert definitions["Outer"]["properties"]["must"]["description"] == "An inner"
+    given = {"must": {"there": 1}}
+    assert (await client.call("take", outer=given))["structuredContent"] == given
+    assert await client.error("take", outer={"must": {"perhaps": 1}}) == "outer.must.there: Field required"
 
 
 class Greets:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, NamedTuple
 
 import pytest
 import trio
-from pydantic import BeforeValidator
+from pydantic import AnyUrl, BeforeValidator
 
 from gateway.native import (
     Context,
@@ -164,6 +164,28 @@ async def test_an_entry_that_is_none_is_left_out_of_its_list_alone(connect: Any)
         client.log.lines.clear()
     assert [entry["name"] for entry in (await client.request("resources/list"))["resources"]] == ["good"]
     assert len(client.log.lines) == 5
+
+
+async def test_what_is_text_once_it_is_json_may_stand_for_text(connect: Any) -> None:
+    url: Any = AnyUrl("https://example.com/x")
+    server = Server("t")
+
+    async def listing() -> list[ResourceInfo]:
+        return [ResourceInfo(url, "listed")]
+
+    @server.template("https://example.com/{x}", listing=listing)
+    async def read(x: str) -> Any:
+        return Embedded(url, "read")
+
+    @server.tool
+    async def links(res: Response) -> Response:
+        return res.link(url).resource(url, "whole")
+
+    client = await connect(server)
+    assert (await client.request("resources/list"))["resources"] == [{"uri": str(url), "name": "listed"}]
+    assert (await client.request("resources/read", {"uri": str(url)}))["contents"][0]["uri"] == str(url)
+    link, resource = (await client.call("links"))["content"]
+    assert (link["uri"], link["name"], resource["resource"]["uri"]) == (str(url),) * 3
 
 
 async def test_whatever_is_raised_ends_its_request_alone(connect: Any, failed: Any) -> None:
