@@ -267,6 +267,8 @@ class UserAccount:
                 raise  # that is for the operator to mend, and no fault of the account
             # Another replica whose lock was lost may have been faster: then its account is the one that counts.
             if not await self._moved_on(kept):
+                if isinstance(refused, ClientRefusedError):
+                    await self._vault.forget_client(self.place, account)
                 await self._vault.drop(self.place, kept.tag)
                 self._log.info("account_ended", backend=self.place.backend, reason=refused.reason)
                 of = {"account": self.place.principal, "iss": account.issuer}

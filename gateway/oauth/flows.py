@@ -231,6 +231,7 @@ class Flows:
             pending.revocation_endpoint,
             pending.scopes,
             self._wall(),
+            pending.redirect_uri,
         )
         await self._vault.put(place, account)
         await self._vault.remember(place)

@@ -48,6 +48,8 @@ class Account:
     asked: tuple[str, ...] = ()
     connected: float = 0.0
     """When the user did, by the wall clock."""
+    redirect_uri: str = ""
+    """Of the client, where it was registered for this server."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +193,14 @@ class Vault:
             there(await self._shelf.put(key, sealed.encode(), CLIENT_LIVES))
         name = msgspec.json.encode(("client", key)).decode()
         await self._shelf.name(name, there=client is not None)
+
+    async def forget_client(self, place: Place, account: Account) -> None:
+        """The authorization server does not know the client of this account any more: whoever connects next has another
+        one registered, if no other one is by now."""
+        where = (place.backend, place.url, account.issuer, account.redirect_uri)
+        known = await self.client(*where)
+        if known is not None and known.id == account.client.id:
+            await self.keep_client(*where, None)
 
     async def clients(self) -> Sequence[str]:
         """Where all of them stand, those that have ended lately included."""

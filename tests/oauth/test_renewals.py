@@ -127,6 +127,39 @@ async def test_a_secret_of_ours_that_is_wrong_ends_nobodys_account(
         assert user_of(await client.call("a__whoami")) == "ann"
 
 
+async def test_a_client_that_its_issuer_has_forgotten_is_registered_anew(tmp_path: Path) -> None:
+    async with opened(tmp_path) as (world, gateway):
+
+        def forget_clients() -> None:
+            world.forgotten = {a.query["client_id"] for a in world.asked if a.path == "/authorize"}
+
+        ann = Browser(gateway, world, "ann")
+        await ann.connect(await flow_of(gateway, "ann"))
+        client = gateway.legacy(token=TOKENS["ann"])
+        await client.connect()
+        world.forget_tokens()
+        forget_clients()
+        assert (await client.call("a__whoami"))["isError"] is True
+        url = await flow_of(gateway, "ann")
+        page = await ann.press(url, await ann.open(url))
+        back = await ann.sign_in(page)
+        forget_clients()
+        await ann.open(back)
+        assert ann.pages[-1][0] == 400, "it was forgotten while its user signed in"
+        assert "is connected" in await ann.connect(url)
+        assert user_of(await client.call("a__whoami")) == "ann"
+        assert world.counts["/register"] == 3
+
+
+async def test_where_no_client_can_be_had_the_page_says_who_has_to_do_something(tmp_path: Path) -> None:
+    async with opened(tmp_path, {"dcr": False}) as (world, gateway):
+        ann, url = Browser(gateway, world, "ann"), await flow_of(gateway, "ann")
+        await ann.press(url, await ann.open(url), token=TOKENS["ann"])
+        said = await ann.press(url, await ann.open(url))
+        assert (ann.pages[-1][0], "its operator has to configure" in said) == (400, True)
+        assert world.counts["/authorize"] == 0
+
+
 async def test_an_account_is_renewed_with_the_secret_that_is_configured_now(tmp_path: Path) -> None:
     store = MemoryStore(Limits(), trio.current_time)
     folder = tmp_path / "2"

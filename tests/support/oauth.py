@@ -105,6 +105,8 @@ class OAuthWorld:
     broken: set[str] = field(default_factory=set)
     """Paths that answer 503."""
     secrets: dict[str, str] = field(default_factory=lambda: {"gw": "gw secret"})
+    forgotten: set[str] = field(default_factory=set)
+    """Clients that were registered here once."""
     asked: list[Asked] = field(default_factory=list)
     open_sockets: set[int] = field(default_factory=set)
     """WebSockets that are open."""
@@ -199,6 +201,8 @@ class OAuthWorld:
     def _authorize(self, asked: Asked) -> Reply:
         query = asked.query
         assert query["code_challenge_method"] == "S256"
+        if query["client_id"] in self.forgotten:
+            return 400, {}, b"unknown client"
         code = f"code-{next(self.numbers)}"
         scopes = " ".join(scope for scope in query.get("scope", "").split() if scope != self.withheld)
         granted = Granted(self.user, query["client_id"], scopes, query.get("resource", ""))
@@ -265,7 +269,7 @@ class OAuthWorld:
             id, _, secret = base64.b64decode(header[6:]).decode().partition(":")
             return unquote_plus(id) if self.secrets.get(unquote_plus(id)) == unquote_plus(secret) else None
         id = asked.form.get("client_id", "")
-        return id if id and id not in self.secrets else None
+        return id if id and id not in self.secrets and id not in self.forgotten else None
 
     def _give(self, granted: Granted, with_refresh: bool) -> Reply:
         token = f"canary-{granted.user}-{next(self.numbers)}"

@@ -1,0 +1,76 @@
+"""How the authorization server of an MCP server is found, document by document."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from gateway.oauth.challenges import Challenge
+from gateway.oauth.discovery import Answer, Discovery
+from gateway.oauth.errors import AwayError, OAuthError
+
+SERVER = "https://s.test/mcp"
+ISSUER = "https://idp.test/t"
+KNOWN = "/.well-known/oauth-protected-resource"
+RESOURCE = {"resource": SERVER, "authorization_servers": [ISSUER]}
+ISSUERS = {"issuer": ISSUER, "token_endpoint": f"{ISSUER}/token"}
+FIRST, SECOND, THIRD = (
+    "https://idp.test/.well-known/oauth-authorization-server/t",
+    "https://idp.test/.well-known/openid-configuration/t",
+    "https://idp.test/t/.well-known/openid-configuration",
+)
+
+
+class Documents:
+    """What is to be had where; a number: that status."""
+
+    def __init__(self, there: Mapping[str, Any]) -> None:
+        self.there = there
+        self.asked: list[str] = []
+
+    async def __call__(self, method: str, url: str, **more: Any) -> Answer:
+        self.asked.append(url)
+        found = self.there.get(url, 404)
+        return Answer(found) if isinstance(found, int) else Answer(200, json.dumps(found).encode())
+
+
+HEADER = Challenge("bearer", {"resource_metadata": "https://s.test/prm"})
+
+
+@pytest.mark.parametrize(
+    ("there", "challenge", "asked"),
+    [
+        ({"https://s.test/prm": RESOURCE, FIRST: ISSUERS}, HEADER, ["https://s.test/prm", FIRST]),
+        ({f"https://s.test{KNOWN}/mcp": RESOURCE, FIRST: ISSUERS}, None, [f"https://s.test{KNOWN}/mcp", FIRST]),
+        (
+            {f"https://s.test{KNOWN}": RESOURCE, THIRD: ISSUERS, SECOND: 403},
+            HEADER,
+            ["https://s.test/prm", f"https://s.test{KNOWN}/mcp", f"https://s.test{KNOWN}", FIRST, SECOND, THIRD],
+        ),
+    ],
+)
+async def test_documents_are_asked_for_in_the_order_of_mcp_until_one_is_there(
+    there: dict[str, Any], challenge: Challenge | None, asked: list[str]
+) -> None:
+    http = Documents(there)
+    found = await Discovery(http).provider(SERVER, challenge, None)
+    assert (found.server.issuer, found.resource.resource, http.asked) == (ISSUER, SERVER, asked)
+
+
+async def test_a_server_without_a_document_has_the_issuer_that_is_configured() -> None:
+    found = await Discovery(Documents({FIRST: ISSUERS})).provider(SERVER, None, ISSUER)
+    assert (found.server.token_endpoint, found.resource.resource) == (f"{ISSUER}/token", None)
+    with pytest.raises(OAuthError, match="has no metadata"):
+        await Discovery(Documents({})).provider(SERVER, None, ISSUER)
+    by_default = await Discovery(Documents({})).provider(SERVER, None, None)
+    assert by_default.server.token_endpoint == "https://s.test/token"
+
+
+@pytest.mark.parametrize("broken", [f"https://s.test{KNOWN}/mcp", FIRST])
+async def test_a_server_with_a_fault_of_its_own_is_away_and_nothing_else_is_taken_instead(broken: str) -> None:
+    whole = {f"https://s.test{KNOWN}/mcp": RESOURCE, f"https://s.test{KNOWN}": RESOURCE, FIRST: ISSUERS}
+    http = Documents({**whole, SECOND: ISSUERS, broken: 500})
+    with pytest.raises(AwayError):
+        await Discovery(http).provider(SERVER, None, None)
+    assert http.asked[-1] == broken
