@@ -177,6 +177,14 @@ async def test_the_highest_epoch_wins(world, ask):
     assert await ask(store.read, key) == before
 
 
+async def test_a_claim_after_a_loss_has_no_epoch_of_a_claim_that_was_lost(world, ask, new_key):
+    """The record that is left knows only of a low one; the time of the store knows better."""
+    store, key, mine = world.store, new_key(), Grant(world.grant.owner, 7)
+    assert await ask(store.restore, key, mine, 9, MINE) is None
+    grant, _ = await ask(store.claim, key, mine.owner, mine.epoch, "again")
+    assert grant.epoch >= world.grant.epoch
+
+
 async def test_of_a_record_that_lost_saves_the_values_are_restored_and_the_logs_stay(world, ask):
     await stream(world, ask, b"1", b"2")
     store, key, grant = world.store, world.key, world.grant
