@@ -30,6 +30,7 @@ from gateway.config.values import (
     ListenText,
     NetworkText,
     OriginText,
+    OtlpLogsUrl,
     OtlpUrl,
     Positive,
     PublicAddress,
@@ -406,7 +407,7 @@ class AuditSection(Section):
     syslog: SyslogUrl | None = None
     """A daemon that gets a copy of each line (RFC 5424): `unix:/dev/log`, `udp://HOST:PORT`, `tcp://HOST:PORT` or
     `tls://HOST:PORT`. It never holds up the file."""
-    otlp: OtlpUrl | None = None
+    otlp: OtlpLogsUrl | None = None
     """An OpenTelemetry collector that gets a copy of each line as a log record (OTLP over HTTP), such as
     `http://127.0.0.1:4318/v1/logs`."""
     otlp_headers: dict[str, HeaderValue] = {}

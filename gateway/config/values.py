@@ -180,7 +180,11 @@ def _otlp(url: str) -> str:
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not _is_reachable(parts):
         raise ValueError("must be the http(s) URL of a collector, such as http://127.0.0.1:4318/v1/logs")
-    if parts.username is not None:
+    return url
+
+
+def _without_credentials(url: str) -> str:
+    if urlsplit(url).username is not None:
         raise ValueError("credentials of a collector belong into `otlpHeaders`")
     return url
 
@@ -319,4 +323,5 @@ HostText = Annotated[str, AfterValidator(_host)]
 OriginText = Annotated[str, AfterValidator(_origin)]
 SyslogUrl = Annotated[str, AfterValidator(_syslog)]
 OtlpUrl = Annotated[str, AfterValidator(_otlp)]
+OtlpLogsUrl = Annotated[OtlpUrl, AfterValidator(_without_credentials)]
 Separator = Annotated[str, AfterValidator(_separator)]
