@@ -48,7 +48,8 @@ def policy_of(
     for index, (rule, placed) in enumerate(read):
         problems += _never(rule, placed, rules, servers)
         problems += _at_endpoints(rule, index, paths)
-        problems += _nobody(gateway.policy[index], (*POLICY, index), callers)
+        strangers = [*_nobody(gateway.policy[index], (*POLICY, index), callers)]
+        problems += strangers or _no_one(rule.who, (*POLICY, index), callers)
     problems += _twice(rules)
     return Policy(rules, enforced=gateway.policy_mode == "enforce")
 
@@ -216,6 +217,14 @@ def _nobody(rule: PolicyRule, path: Path, callers: Callers) -> Iterator[Problem]
             if name in known or (callers.issuers and name and (key != "principals" or _user(name, callers.issuers))):
                 continue
             yield Problem(f"can never match: {_MISSING[key]}", (*path, "who", key, index), nearest(name, known))
+
+
+def _no_one(who: Who, path: Path, callers: Callers) -> Iterator[Problem]:
+    """Why a rule is for nobody, though each of its lists is for somebody."""
+    users = callers.issuers and (who.principals is None or any(_user(name, callers.issuers) for name in who.principals))
+    known = callers.tokens or {"anonymous": Rights()}
+    if not users and not any(who.includes(name, rights) for name, rights in known.items()):
+        yield Problem("can never match: nobody has one of each of these", (*path, "who"))
 
 
 _MISSING = {

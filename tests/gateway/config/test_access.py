@@ -138,6 +138,27 @@ def test_a_rule_for_a_principal_that_no_issuer_has_can_never_match(
     assert [one.field for one in found] == ["gateway.policy[0].who.principals[0]"]
 
 
+@pytest.mark.parametrize(
+    ("who", "fits"),
+    [
+        ({"principals": ["ann"], "clients": ["app"]}, False),
+        ({"principals": ["ann"], "scopes": ["write"]}, False),
+        ({"principals": ["ann", "https://idp.test#bob"], "clients": ["app"]}, True),
+        ({"groups": ["dev"], "clients": ["app"]}, True),
+    ],
+)
+def test_a_rule_is_for_somebody_who_has_one_of_each_of_its_lists(
+    problems: Callable[..., list[Problem]], settings: Callable[..., Settings], who: dict[str, Any], fits: bool
+) -> None:
+    auth, policy = {"issuers": [ISSUER], "tokens": TOKENS}, [{"who": who, "allow": ["files:*"]}]
+    text = config(auth, {"files": {"command": "sh"}}, policy=policy)
+    if fits:
+        assert settings(text).table.policy is not None
+        return
+    (found,) = problems(text)
+    assert (found.field, "one of each" in found.message) == ("gateway.policy[0].who", True)
+
+
 @pytest.mark.parametrize("catalog", ["a b", "a\r\nX-Other: b", ""])
 def test_a_credential_for_lists_is_one_that_a_header_can_carry(problem: Callable[..., Problem], catalog: str) -> None:
     servers = {"tracker": {"url": "https://tracker.test", "auth": {"mode": "user", "catalog": catalog}}}

@@ -86,6 +86,7 @@ def test_a_condition_that_can_not_be_read_is_told_without_what_came_from_elsewhe
         ({"who": {"principals": ["anne"]}, "allow": ["github:*"]}, "who.principals[0]", 'did you mean "ann"'),
         ({"who": {"scopes": ["write"]}, "allow": ["github:*"]}, "who.scopes[0]", "no token has this scope"),
         ({"who": {"clients": ["app"]}, "allow": ["github:*"]}, "who.clients[0]", "no issuer is configured"),
+        ({"who": {"groups": ["dev"], "principals": ["bot"]}, "allow": ["github:*"]}, "who", "one of each of these"),
         ({"who": {"groups": ["dev"]}}, "", "names nothing"),
         ({"allow": ["github:*"], "scopes": {"github:x": ["a b"]}}, "scopes.github:x", "must be a list of scopes"),
         ({"allow": ["github:*"], "scopes": {"github:x": []}}, "scopes.github:x", "must be a list of scopes"),
