@@ -2,7 +2,7 @@
 rest of an answer whose stream was cut. A POST is made once, whatever becomes of it."""
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final
 
@@ -17,6 +17,7 @@ from actors.protocol.table import Limits
 from actors.protocol.versions import Era, era_of
 from actors.runtime.boundary import boundary
 from gateway.client.errors import ConnectionLostError, RequestFailedError
+from gateway.client.inbox import Inbox
 from gateway.client.transport import Received
 from gateway.wire import http_rules
 from gateway.wire.errors import SizeError, WireError
@@ -40,10 +41,6 @@ DELETE: Final = 3.0
 REFUSAL: Final = 1024 * 1024
 """Bytes of a refusal that are read."""
 
-INBOX: Final = 100_000
-"""Messages that wait to be received. Whoever settles requests takes them at once; where nobody does, the connection
-ends."""
-
 _LOG: Final = logging.getLogger("stagedoor.client")
 
 
@@ -65,7 +62,7 @@ class HttpTransport:
         self._pool = Pool()
         self._nursery = nursery
         self._limit = message_bytes
-        self._sender, self._inbox = trio.open_memory_channel[Received](INBOX)
+        self._inbox = Inbox()
         self._running: dict[RequestId, trio.CancelScope] = {}
         self._trail = EventTrail()
         self._listener: trio.CancelScope | None = None
@@ -84,10 +81,7 @@ class HttpTransport:
         return self._trail.last_id
 
     async def receive(self) -> Received:
-        try:
-            return await self._inbox.receive()
-        except (trio.EndOfChannel, trio.ClosedResourceError):
-            raise ConnectionLostError("the connection was closed") from None
+        return await self._inbox.receive()
 
     async def send(self, message: bytes, headers: Headers = ()) -> None:
         await trio.lowlevel.checkpoint()
@@ -127,7 +121,7 @@ class HttpTransport:
             pass  # it ends by itself, some time
         finally:
             self._pool.close()
-            self._sender.close()
+            self._inbox.close()
 
     async def resume_from(self, event_id: str) -> None:
         response = await self._get(EventTrail(event_id))
@@ -175,20 +169,18 @@ class HttpTransport:
         match verdict:
             case Lost():
                 self._forget_session(session)
-                self._emit(SessionLost(id))
+                self._inbox.put(SessionLost(id))
             case Answered():
                 self._answer(id, body, http_rules.read(body), response.status)
             case _:
-                self._emit(RequestFailed(id, verdict.reason, verdict.message, verdict.executed, response.status))
+                self._inbox.put(RequestFailed(id, verdict.reason, verdict.message, verdict.executed, response.status))
 
     async def _take_events(self, id: RequestId, first: Response, *, resumable: bool) -> None:
         trail = EventTrail()
         response: Response | int = first
         while True:
             if isinstance(response, Response):
-                done = await read_events(
-                    response, SseDecoder(2 * self._limit), trail, partial(self._take, id), lambda: None
-                )
+                done = await self._read_events(response, trail, partial(self._take, id))
                 response.close()
                 if done:
                     return
@@ -205,14 +197,14 @@ class HttpTransport:
         if answers:
             self._answer(id, frame, read)
         else:
-            self._emit(frame)
+            self._inbox.put(frame)
         return answers
 
     def _answer(self, id: RequestId, frame: bytes, read: object, status: int | None = None) -> None:
         """Passes on what answers this request."""
-        self._emit(FrameReceived(_addressed(frame, read, id), id, status=status))
+        self._inbox.put(FrameReceived(_addressed(frame, read, id), id, status=status))
         if not isinstance(read, Result | Error):  # what of it can't be read answers nobody
-            self._emit(RequestFailed(id, "protocol", "the server's answer can't be read", "unknown"))
+            self._inbox.put(RequestFailed(id, "protocol", "the server's answer can't be read", "unknown"))
 
     async def _deliver(self, message: bytes) -> None:
         """A message that has no answer."""
@@ -243,15 +235,7 @@ class HttpTransport:
             case _:
                 _LOG.error("an exchange crashed", exc_info=error)
                 failed = RequestFailed(id, "crashed", "the exchange with the server crashed", "unknown")
-        self._emit(failed)
-
-    def _emit(self, received: Received) -> None:
-        try:
-            self._sender.send_nowait(received)
-        except trio.WouldBlock:
-            self._sender.close()
-        except (trio.ClosedResourceError, trio.BrokenResourceError):
-            return  # nothing is received any more
+        self._inbox.put(failed)
 
     # The stream of what belongs to no request -----------------------------------------------------------------
 
@@ -269,34 +253,36 @@ class HttpTransport:
                 response = await self._get(trail)
                 heard.set()
                 if isinstance(response, Response):
-                    if not await self._follow(response, trail):
-                        self._emit(SessionLost(None))  # to go on after what could not be read would be to meet it again
+                    if not await self._follow(response, trail):  # to go on would be to meet again what can't be read
+                        self._inbox.put(SessionLost(None))
                         return
                 elif response == 404 and session.id is not None:
                     self._forget_session(session)
-                    self._emit(SessionLost(None))
+                    self._inbox.put(SessionLost(None))
                     return
                 elif response == 400 and trail.last_id is not None:
                     trail.last_id = None  # what came since is no longer kept
                 elif not _passes(response):
                     return
                 elif trail.failures >= LISTENS:
-                    self._emit(SessionLost(None))
+                    self._inbox.put(SessionLost(None))
                     return
                 await trio.sleep(trail.wait())
 
     async def _follow(self, response: Response, trail: EventTrail) -> bool:
         """Passes on what comes up to the end of the stream; whether all of it could be read."""
         with response:
-            outcome = await boundary(
-                read_events, response, SseDecoder(2 * self._limit), trail, self._take_unrelated, lambda: None
-            )
+            outcome = await boundary(self._read_events, response, trail, self._take_unrelated)
         if outcome.error is not None:
             _LOG.warning("a stream was given up: %s", outcome.error)
         return outcome.error is None
 
+    async def _read_events(self, response: Response, trail: EventTrail, take: Callable[[bytes], bool]) -> bool:
+        stream = _Patient(response, self._inbox)
+        return await read_events(stream, SseDecoder(2 * self._limit), trail, take, lambda: None)
+
     def _take_unrelated(self, frame: bytes) -> bool:
-        self._emit(frame)
+        self._inbox.put(frame)
         return False
 
     async def _get(self, trail: EventTrail) -> Response | int:
@@ -315,6 +301,18 @@ class HttpTransport:
             self._session = HttpSession(self._configured)
             if self._listener is not None:
                 self._listener.cancel()
+
+
+class _Patient:
+    """A stream that is read no further while too much of what came was not received."""
+
+    def __init__(self, response: Response, inbox: Inbox) -> None:
+        self._response = response
+        self._inbox = inbox
+
+    async def receive_some(self) -> bytes:
+        await self._inbox.room()
+        return await self._response.receive_some()
 
 
 def _passes(status: int) -> bool:

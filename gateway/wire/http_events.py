@@ -3,7 +3,7 @@
 import random
 import re
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
 import trio
 
@@ -11,7 +11,6 @@ from actors.machines.upstream import breaker
 from actors.protocol.sse import SseDecoder, SseEvent, SseTooLargeError
 from gateway.wire.errors import PeerError, SizeError
 from gateway.wire.lines import FRAMES_PER_TURN
-from gateway.wire.pool import Response
 
 SHORTEST_WAIT: Final = 0.1
 """Seconds before a reconnect, whatever the backend allows: it may be one that closes every stream at once."""
@@ -51,8 +50,15 @@ class EventTrail:
         return max(breaker.delay(self.failures, random.random()), self.retry or 0)  # noqa: S311, it only spreads load
 
 
+class Readable(Protocol):
+    """The body of an answer."""
+
+    async def receive_some(self) -> bytes:
+        """What is there, empty at the end. Raises PeerError."""
+
+
 async def read_events(
-    response: Response,
+    response: Readable,
     decoder: SseDecoder,
     trail: EventTrail,
     take: Callable[[bytes], bool],

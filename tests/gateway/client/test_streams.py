@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
 from actors.ports import SessionLost
-from gateway.client import ClientError, ConnectionLostError, RequestFailedError, sse_2024, streamable_http
+from gateway.client import ClientError, ConnectionLostError, RequestFailedError, inbox, sse_2024, streamable_http
 from gateway.client.memory import MemoryTransport
 from gateway.client.streamable_http import HttpTransport
 from stagedoor import open_client
@@ -232,12 +233,37 @@ async def test_an_answer_that_can_not_be_read_fails_its_request(kind: str) -> No
                     pass
 
 
-async def test_a_server_whose_messages_nobody_takes_loses_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streamable_http, "INBOX", 10)
-    server = Scripted(EVENTS + b"data: {}\n\n" * 20, REFUSED)
+class Flooding(Scripted):
+    """Has more to say than sockets hold."""
+
+    MESSAGES = [b'{"n": %d, "text": "%s"}' % (n, b"x" * 60_000) for n in range(400)]
+
+    def __init__(self) -> None:
+        super().__init__(EVENTS + b"".join(b"data: %b\n\n" % message for message in self.MESSAGES), REFUSED)
+        self.said_all = False
+
+    async def serve(self, stream: trio.SocketStream) -> None:
+        await super().serve(stream)
+        self.said_all = self.said_all or bool(self.gets)
+
+
+async def test_a_server_whose_messages_nobody_takes_is_read_no_further(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inbox, "ROOM", 100_000)
+    server = Flooding()
     async with opened(server) as transport:
         await transport.send(INITIALIZED, VERSION)
-        await until(lambda: len(server.gets) == 2)
-        assert [await transport.receive() for _ in range(10)] == [b"{}"] * 10
-        with pytest.raises(ConnectionLostError):
-            await transport.receive()
+        await until(lambda: len(server.gets) == 1)
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        assert not server.said_all
+        assert [await transport.receive() for _ in server.MESSAGES] == server.MESSAGES
+        await until(lambda: server.said_all)
+
+
+async def test_more_answers_than_may_wait_end_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inbox, "MESSAGES", 2)
+    waiting = inbox.Inbox()
+    for message in (b"1", b"2", b"3", b"4"):
+        waiting.put(message)
+    assert [await waiting.receive(), await waiting.receive()] == [b"1", b"2"]
+    with pytest.raises(ConnectionLostError):
+        await waiting.receive()
