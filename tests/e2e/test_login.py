@@ -13,7 +13,7 @@ from urllib.parse import parse_qs, urlsplit
 import httpx2
 import pytest
 import trio
-from mcp import ClientSession
+from mcp import Client, ClientSession
 from mcp.client.auth import OAuthClientProvider
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.auth import AuthorizationCodeResult, OAuthClientInformationFull, OAuthClientMetadata, OAuthToken
@@ -35,6 +35,7 @@ pytestmark = [
 
 NATIVE = str(ROOT / "tests" / "gateway" / "native" / "inquirer.py") + ":server"
 BACK = "http://127.0.0.1:9/callback"
+MODERN = "2026-07-28"
 
 
 @pytest.fixture(scope="module")
@@ -96,13 +97,17 @@ class Browser:
 
 
 @asynccontextmanager
-async def logged_in(url: str, issuer: str, user: str, storage: Storage) -> Any:
+async def logged_in(url: str, issuer: str, user: str, storage: Storage, version: str = "2025-11-25") -> Any:
     browser = Browser(issuer, user)
     metadata = OAuthClientMetadata(redirect_uris=[BACK], client_name="test", token_endpoint_auth_method="none")  # type: ignore[list-item]
     provider = OAuthClientProvider(url, metadata, storage, browser.go, browser.back)
     async with AsyncExitStack() as stack:
         http = await stack.enter_async_context(httpx2.AsyncClient(auth=provider, timeout=PATIENCE, trust_env=False))
-        streams = await stack.enter_async_context(streamable_http_client(url, http_client=http))
+        transport = streamable_http_client(url, http_client=http)
+        if version == MODERN:
+            yield await stack.enter_async_context(Client(transport, mode=MODERN))
+            return
+        streams = await stack.enter_async_context(transport)
         session = await stack.enter_async_context(ClientSession(streams[0], streams[1]))
         await session.initialize()
         yield session
@@ -122,6 +127,25 @@ async def test_the_python_sdk_logs_in_and_refreshes_in_the_middle_of_its_session
                 given = storage.given
                 await trio.sleep(3.2)  # the client refreshes what has ended by its own clock
             assert given == 2
+
+
+@pytest.mark.parametrize("name", ["", "inquirer"], ids=["all servers", "one server"])
+async def test_the_python_sdk_logs_in_refreshes_and_steps_up_without_a_session(
+    gateway: Gateway, issuer: str, name: str
+) -> None:
+    storage = Storage()
+    prefix = "" if name else "inquirer__"
+    with trio.fail_after(PATIENCE):
+        async with logged_in(gateway.endpoint(name), issuer, "ann", storage, MODERN) as client:
+            assert client.protocol_version == MODERN
+            for _ in range(2):
+                result = await client.call_tool(f"{prefix}may", {})
+                assert json.loads(result.content[0].text) == {"result": ["dev", "mcp", "ann"]}
+                given = storage.given
+                await trio.sleep(3.2)
+            assert given == 2
+            assert "ann" in (await client.call_tool(f"{prefix}who", {})).content[0].text
+            assert set(((storage.tokens and storage.tokens.scope) or "").split()) >= {"mcp", "write"}
 
 
 @pytest.mark.parametrize("name", ["", "inquirer"], ids=["all servers", "one server"])
