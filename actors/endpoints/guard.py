@@ -5,7 +5,6 @@ server is started, connected or asked. What is hidden is as if there were none o
 """
 
 from collections.abc import Callable, Iterable
-from fnmatch import fnmatchcase
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from msgspec import Raw
@@ -24,7 +23,7 @@ from actors.protocol.methods import UNSUBSCRIBE
 from actors.protocol.policy import NOTHING, Asked, Decision, Kind, Policy, Standing, called
 from actors.protocol.rights import Rights
 from actors.protocol.subjects import Subject
-from actors.protocol.table import BackendSpec
+from actors.protocol.table import BackendSpec, left_out
 from actors.services import Services
 
 T = TypeVar("T")
@@ -50,9 +49,7 @@ def filtered(spec: BackendSpec) -> bool:
 
 def shown(spec: BackendSpec, name: str) -> bool:
     """Whether these filters let a tool through, by the backend's own name for it."""
-    if any(fnmatchcase(name, pattern) for pattern in spec.disabled_tools):
-        return False
-    return spec.enabled_tools is None or any(fnmatchcase(name, pattern) for pattern in spec.enabled_tools)
+    return left_out(spec, name) is None
 
 
 class Passed(NamedTuple):
@@ -256,8 +253,7 @@ class Guard:
 
     def _left_out(self, effect: fx.Dispatch, spec: BackendSpec, subject: Subject) -> None:
         """A server's own filters do not let a tool through."""
-        disabled = any(fnmatchcase(subject.name, pattern) for pattern in spec.disabled_tools)
-        rule = f"mcpServers.{spec.name}.{'disabledTools' if disabled else 'enabledTools'}"
+        rule = f"mcpServers.{spec.name}.{left_out(spec, subject.name)}"
         self._refused(effect, "policy_refused", spec.name, subject, rule)
 
     def unaccepted(self, effect: fx.Dispatch, backend: str, subject: Subject) -> None:

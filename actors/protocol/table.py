@@ -4,6 +4,7 @@ No actor keeps it past a message: each message reads the present one through the
 """
 
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from msgspec import Struct
@@ -309,6 +310,16 @@ def same_server(before: BackendSpec | None, after: BackendSpec | None) -> bool:
 def replaced(before: Table, after: Table) -> frozenset[str]:
     """The backends that are gone, or are other servers than before: what is known of them counts no more."""
     return frozenset(n for n, spec in before.backends.items() if not same_server(spec, after.backends.get(n)))
+
+
+def left_out(spec: BackendSpec, tool: str) -> str | None:
+    """Which of a server's own filters does not let a tool through, by the server's own name for it; None: they all
+    do."""
+    if any(fnmatchcase(tool, pattern) for pattern in spec.disabled_tools):
+        return "disabledTools"
+    if spec.enabled_tools is not None and not any(fnmatchcase(tool, pattern) for pattern in spec.enabled_tools):
+        return "enabledTools"
+    return None
 
 
 def connection_name(spec: BackendSpec, whose: str = "") -> str:

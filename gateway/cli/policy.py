@@ -1,5 +1,6 @@
 """`stagedoor explain` and `stagedoor policy test`: what the rules of a configuration come to."""
 
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -43,14 +44,20 @@ def explain(
         args = None if arguments is None else from_json(arguments)
         told = None if claims is None else from_json(claims)
         who = caller(principal, groups, scopes, client, settings.callers, told)
-        decision = explained(settings.table.policy, *who, item, args)
-        limited = limits(settings.table.policy, *who, item, args)
+        decision = explained(settings.table, *who, item, args)
+        limited = limits(settings.table.policy, *who, item, args) if decision.outcome != "deny" else []
     except ValueError as error:
         raise click.UsageError(str(error)) from error
+    rules, unruled = settings.table.policy, explained(replace(settings.table, policy=None), *who, item)
+    observed = rules is not None and not rules.enforced and decision.outcome != "allow" == unruled.outcome
     if as_json:
-        print_json(_told(decision) | ({"limits": limited} if limited else {}))
+        print_json(
+            _told(decision) | ({"limits": limited} if limited else {}) | ({"mode": "observe"} if observed else {})
+        )
         return
     click.echo(printable(f"{decision.outcome}: {decision.rule}"))
+    if observed:
+        click.echo('nothing is refused by that: `policyMode` is "observe"')
     if decision.scopes:
         click.echo(printable(f"needs the scopes: {' '.join(decision.scopes)}"))
     if decision.constraint:
@@ -86,7 +93,7 @@ def test(*, config: str) -> None:
     settings = load_file(config).settings
     failed = 0
     for index, case in enumerate(settings.policy_tests):
-        decision = explained(settings.table.policy, case.principal, case.rights, case.item, case.args)
+        decision = explained(settings.table, case.principal, case.rights, case.item, case.args)
         if decision.outcome != case.expect:
             failed += 1
             place = f"policyTests[{index}]: {called(case.principal, case.rights)} {case.item}"

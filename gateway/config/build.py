@@ -119,7 +119,7 @@ class Builder:
             values=self._values(table),
             lock=self._lock_file,
             callers=self.callers,
-            policy_tests=tuple(cases(gateway, self.callers, self.problems)),
+            policy_tests=tuple(cases(gateway, self._known, self.callers, self.problems)),
             config_digest=digest(self.file.model_dump_json(by_alias=True, exclude={"schema_", "inputs"})),
         )
 
@@ -181,9 +181,13 @@ class Builder:
         said += [{name: one.digest for name, one in pins.items()}] if pins else []
         return Table(specs, endpoints, separator, digest(json.dumps(said)), policy)
 
+    @property
+    def _known(self) -> list[str]:
+        """The names of all servers, of those too that are left out."""
+        return [*{**self.file.mcp_servers, **self.file.servers}]
+
     def _policy(self, specs: dict[str, BackendSpec]) -> Policy | None:
-        known = {**self.file.mcp_servers, **self.file.servers}
-        servers, names = {name: specs.get(name) for name in known}, [*known, *self.file.gateway.groups]
+        servers, names = {name: specs.get(name) for name in self._known}, [*self._known, *self.file.gateway.groups]
         paths = ("/mcp", *(f"/mcp/{name}" for name in names))
         return policy_of(self.file.gateway, servers, paths, self.callers, self.problems)
 

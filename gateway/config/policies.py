@@ -21,7 +21,7 @@ from actors.protocol.policy import (
     limited,
 )
 from actors.protocol.rights import STATIC, Rights, principal_id
-from actors.protocol.table import BackendSpec
+from actors.protocol.table import BackendSpec, Table, left_out
 from actors.protocol.uris import normalized
 from gateway.config.models import Gateway, LimitSection, PolicyRule
 from gateway.config.problems import Path, Problem, nearest
@@ -277,8 +277,10 @@ def caller(
     return name, Rights("", "", client, member, may)
 
 
-def cases(gateway: Gateway, callers: Callers, problems: list[Problem]) -> Iterator[PolicyTest]:
-    """The tests that the configuration has."""
+def cases(
+    gateway: Gateway, servers: Collection[str], callers: Callers, problems: list[Problem]
+) -> Iterator[PolicyTest]:
+    """The tests that the configuration has. `servers`: all by their names."""
     for index, test in enumerate(gateway.policy_tests):
         path: Path = ("gateway", "policyTests", index)
         asks = test.as_
@@ -288,20 +290,38 @@ def cases(gateway: Gateway, callers: Callers, problems: list[Problem]) -> Iterat
             problems.append(Problem(str(error), (*path, "as", "principal")))
             continue
         try:
-            _one(test.item)
+            _, server, _ = _one(test.item)
         except ValueError as error:
             problems.append(Problem(str(error), (*path, "item")))
+            continue
+        if server not in servers:
+            problems.append(Problem("there is no such server", (*path, "item"), nearest(server, servers)))
             continue
         yield PolicyTest(*who, test.item, test.args, test.expect)
 
 
-def explained(policy: Policy | None, principal: str, rights: Rights, text: str, args: Any = None) -> Decision:
-    """What comes of asking for this item, which names one thing. Raises ValueError."""
+def explained(table: Table, principal: str, rights: Rights, text: str, args: Any = None) -> Decision:
+    """What comes of asking for this item, which names one thing: by filters of its server, rules and pins, as the
+    gateway decides. Raises ValueError."""
     kind, backend, name = _one(text)
+    spec = table.backends.get(backend)
+    if spec is None:
+        return Decision("deny", "there is no server of this name")
+    if kind == "tool" and (filter := left_out(spec, name)) is not None:
+        return Decision("deny", f"mcpServers.{backend}.{filter}")
+    decision = _decided(table.policy, principal, rights, (kind, backend, name), args)
+    if decision.outcome == "deny" or spec.pins is None or not spec.pins.blocks or spec.pins.allows(kind, name):
+        return decision
+    return Decision("deny", "pins: it was not accepted")
+
+
+def _decided(
+    policy: Policy | None, principal: str, rights: Rights, subject: tuple[Kind, str, str], args: Any
+) -> Decision:
     if policy is None:
         return Decision("allow", "no policy")
     standing: Standing = policy.standing(principal, rights)
-    return standing.decide(kind, backend, name, Asked(args))
+    return standing.decide(*subject, Asked(args))
 
 
 def limits(policy: Policy | None, principal: str, rights: Rights, text: str, args: Any = None) -> list[str]:

@@ -48,7 +48,7 @@ async def test_a_token_of_the_page_gets_in_with_the_rights_of_its_case(
         own, theirs = found.rights, case.rights
         for part in ("issuer", "subject", "groups", "scopes", "client"):
             assert getattr(own, part) == getattr(theirs, part), part
-        assert explained(settings.table.policy, case.principal, own, case.item).outcome == case.expect
+        assert explained(settings.table, case.principal, own, case.item).outcome == case.expect
         other = idp.token(**{**json.loads(claims), "aud": "https://another.example.com"})
         assert not isinstance(await verifier.verify(other, [MCP]), Asker)
         nursery.cancel_scope.cancel()

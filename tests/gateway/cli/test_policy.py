@@ -58,6 +58,27 @@ def test_explain_says_how_often(stagedoor: Callable[..., Result], file: Callable
     assert told["limits"] == ["policy[4]: /mcp*: 60/min for each principal"]
 
 
+def test_explain_knows_what_the_server_itself_leaves_out(
+    stagedoor: Callable[..., Result], file: Callable[[str], str]
+) -> None:
+    servers = {"github": {"command": "sh", "disabledTools": ["drop_*"]}}
+    said = {
+        "policy": [{"allow": ["*:*"]}, {"deny": ["github:delete_*"]}],
+        "policyMode": "observe",
+        "auth": {"tokens": TOKENS},
+    }
+    name = file(json.dumps({"mcpServers": servers, "gateway": said}))
+
+    def explained(item: str) -> str:
+        return stagedoor("explain", "--config", name, "ann", item).stdout
+
+    assert explained("github:read") == "allow: policy[0]: allow *:*\n"
+    assert explained("github:drop_all") == "deny: mcpServers.github.disabledTools\n"
+    assert explained("gihtub:read") == "deny: there is no server of this name\n"
+    observed = 'nothing is refused by that: `policyMode` is "observe"\n'
+    assert explained("github:delete_x") == f"deny: policy[1]: deny github:delete_*\n{observed}"
+
+
 def test_explain_answers_programs_in_json(stagedoor: Callable[..., Result], file: Callable[[str], str]) -> None:
     result = stagedoor("explain", "--config", file(config()), "--json", "ann", "github:create_x")
     assert json.loads(result.stdout) == {"decision": "step-up", "rule": "policy[2]: scopes", "scopes": ["repo:write"]}
@@ -89,6 +110,16 @@ def test_a_case_that_is_not_as_expected_is_named(stagedoor: Callable[..., Result
     result = stagedoor("policy", "test", "--config", file(config(policyTests=cases)))
     assert result.exit_code == 1
     assert result.stderr == "policyTests[1]: bot github:read: expected allow, is deny (no rule allows it)\n"
+
+
+def test_a_case_of_a_server_that_there_is_not_is_an_error_at_start(
+    stagedoor: Callable[..., Result], file: Callable[[str], str]
+) -> None:
+    cases = [{"as": {"principal": "ann"}, "item": "gihtub:read", "expect": "deny"}]
+    result = stagedoor("check", file(config(policyTests=cases)))
+    assert result.exit_code == 2
+    assert "policyTests[0].item: there is no such server" in result.stderr
+    assert "github" in result.stderr
 
 
 def test_claims_of_a_token_are_given_for_conditions(

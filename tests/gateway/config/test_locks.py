@@ -12,9 +12,12 @@ import pytest
 from msgspec import Raw
 
 from actors.protocol.definitions import written
+from actors.protocol.policy import Decision
+from actors.protocol.rights import Rights
 from gateway.config import ConfigError, Problem, Settings, load
 from gateway.config.changes import differences
 from gateway.config.loading import load_snapshot
+from gateway.config.policies import explained
 from gateway.config.snapshot import LOCK_BYTES, Snapshot
 
 TOOL = {"name": "read", "inputSchema": {"type": "object"}}
@@ -144,3 +147,12 @@ def test_a_configuration_without_pins_does_not_load_what_they_need(write: Callab
     )
     given = [sys.executable, "-c", program, str(write(config()))]
     assert subprocess.run(given, capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_what_was_not_accepted_is_explained_as_held_back(settings: Callable[..., Settings], tmp_path: Path) -> None:
+    (tmp_path / "stagedoor.lock").write_text(lock(files=[TOOL]))
+    table = settings(config({"pins": "block"})).table
+    rights = Rights("", "", "")
+    assert explained(table, "anonymous", rights, "files:read").outcome == "allow"
+    assert explained(table, "anonymous", rights, "files:write") == Decision("deny", "pins: it was not accepted")
+    assert explained(table, "anonymous", rights, "notes:write").outcome == "allow", "it only warns"

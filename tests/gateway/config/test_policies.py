@@ -23,7 +23,7 @@ def config(*rules: dict[str, Any], **gateway: Any) -> str:
 
 
 def said(settings: Settings, name: str, item: str, args: Any = None) -> str:
-    return explained(settings.table.policy, *caller(name, (), (), "", settings.callers), item, args).outcome
+    return explained(settings.table, *caller(name, (), (), "", settings.callers), item, args).outcome
 
 
 def test_without_rules_there_is_no_policy(settings: Callable[..., Settings]) -> None:
