@@ -49,6 +49,7 @@ from gateway.client.values import (
     mapping,
     typed,
 )
+from gateway.client.waiting import Room
 
 Progress: TypeAlias = Callable[[float, float | None, str | None], Any]
 """Takes value, total and message; it may be an async function."""
@@ -56,7 +57,7 @@ Progress: TypeAlias = Callable[[float, float | None, str | None], Any]
 FAREWELL: Final = 2.0
 """Seconds for telling a server that nobody waits for a request any more."""
 PROGRESS_MAX: Final = 256
-"""Steps of progress that may wait for a slow function; the oldest are dropped."""
+"""Steps of progress that may wait for a slow function, if there is room; the oldest are dropped."""
 LOGS_MAX: Final = 1024
 """The same of log messages; the newest are dropped."""
 ASKED_MAX: Final = 256
@@ -73,20 +74,29 @@ Connect: TypeAlias = Callable[[], Awaitable[Transport]]
 class _Call:
     """A request that somebody waits for."""
 
-    __slots__ = ("_outcome", "_steps", "_wake")
+    __slots__ = ("_outcome", "_room", "_steps", "_wake")
 
     def __init__(self) -> None:
         self._wake = trio.Event()
-        self._steps: deque[Mapping[str, Any]] = deque(maxlen=PROGRESS_MAX)
+        self._steps: deque[tuple[Mapping[str, Any], int]] = deque()
+        self._room = Room(PROGRESS_MAX)
         self._outcome: Raw | ClientError | None = None
 
     @property
     def settled(self) -> bool:
         return self._outcome is not None
 
-    def step(self, params: Mapping[str, Any]) -> None:
-        self._steps.append(params)
+    def step(self, params: Mapping[str, Any], size: int) -> None:
+        while not self._room.fits(size):
+            self._next()
+        self._steps.append((params, size))
+        self._room.take(size)
         self._wake.set()
+
+    def _next(self) -> Mapping[str, Any]:
+        params, size = self._steps.popleft()
+        self._room.give(size)
+        return params
 
     def settle(self, outcome: Raw | ClientError) -> None:
         if self._outcome is None:
@@ -99,7 +109,7 @@ class _Call:
             await self._wake.wait()
             self._wake = trio.Event()
             while self._steps and progress is not None:
-                step = self._steps.popleft()
+                step = self._next()
                 await given(progress, step.get("progress"), step.get("total"), step.get("message"))
             if isinstance(self._outcome, ClientError):
                 raise self._outcome
@@ -142,12 +152,13 @@ class Client:
         self._talk = Conversation()
         self._calls: dict[int, _Call] = {}
         self._asked: dict[RequestId, trio.CancelScope] = {}
-        self._answering = 0
+        self._answering = Room(ASKED_MAX)
         self._replies = 0
         self._replied = trio.lowlevel.ParkingLot()
         self._lost: ConnectionLostError | None = None
         self.ending = False
-        self._logs, self._log_box = trio.open_memory_channel[dict[str, Any]](LOGS_MAX)
+        self._logs, self._log_box = trio.open_memory_channel[tuple[dict[str, Any], int]](LOGS_MAX)
+        self._log_room = Room(LOGS_MAX)
         self._begun: dict[str, Any] = {}
         self._wanted: str | None = None
         self._level: str | None = None
@@ -351,20 +362,22 @@ class Client:
                 self._read(received, None)
 
     def _read(self, frame: bytes, status: int | None) -> None:
-        for event in self._talk.read(frame):
+        events = self._talk.read(frame)
+        for event in events:
+            size = len(frame) // len(events)
             match event:
                 case talk.Answered():
                     self._settle(event.id, event.result)
                 case talk.Refused():
                     self._settle(event.id, McpError.of(event.error, status))
                 case talk.Progressed() if event.id in self._calls:
-                    self._calls[event.id].step(event.params)
-                case talk.Asked() if self._answering >= ASKED_MAX:
+                    self._calls[event.id].step(event.params, size)
+                case talk.Asked() if not self._answering.fits(size):
                     full = errors.too_many_requests("to this client")
                     self._reply(self._talk.refuse(event.id, talk.of_error(full)))
                 case talk.Asked():
-                    self._answering += 1
-                    self._nursery.start_soon(self._answer, event)
+                    self._answering.take(size)
+                    self._nursery.start_soon(self._answer, event, size)
                 case talk.Withdrawn() if event.id in self._asked:
                     self._asked[event.id].cancel()
                 case talk.Withdrawn() if self.stateless:  # in the other era either side withdraws its own alone
@@ -374,7 +387,7 @@ class Client:
                 case talk.Say():
                     self._reply(event.outgoing)
                 case talk.Told():
-                    self._told(event)
+                    self._told(event, size)
 
     def _settle(self, id: RequestId, outcome: Raw | ClientError) -> None:
         call = self._calls.get(id) if isinstance(id, int) else None
@@ -441,11 +454,11 @@ class Client:
             self._replies -= 1
             self._replied.unpark()
 
-    async def _answer(self, asked: talk.Asked) -> None:
+    async def _answer(self, asked: talk.Asked, size: int) -> None:
         try:
             await self._answer_one(asked)
         finally:
-            self._answering -= 1
+            self._answering.give(size)
 
     async def _answer_one(self, asked: talk.Asked) -> None:
         scope = self._asked[asked.id] = trio.CancelScope()
@@ -466,18 +479,19 @@ class Client:
         else:
             said.append(self._talk.answer(asked.id, await handler(asked.params)))
 
-    def _told(self, told: talk.Told) -> None:
-        if told.method == "notifications/message" and self._handlers.log is not None:
-            try:
-                self._logs.send_nowait(dict(told.params))
-            except trio.WouldBlock:
-                _LOG.warning("a log message was dropped: its function is too slow")
+    def _told(self, told: talk.Told, size: int) -> None:
+        if told.method != "notifications/message" or self._handlers.log is None:
+            self._watching.told(told.method, told.params, size)
+        elif self._log_room.fits(size):
+            self._log_room.take(size)
+            self._logs.send_nowait((dict(told.params), size))
         else:
-            self._watching.told(told.method, told.params)
+            _LOG.warning("a log message was dropped: its function is too slow")
 
     async def _tell_logs(self) -> None:
-        async for params in self._log_box:
+        async for params, size in self._log_box:
             outcome = await boundary(partial(given, self._handlers.log, params))
+            self._log_room.give(size)
             if outcome.error is not None:
                 _LOG.error("the log function crashed", exc_info=outcome.error)
 

@@ -12,6 +12,7 @@ from actors.machines.upstream import breaker
 from actors.protocol.meta import SUBSCRIPTION_KEY
 from gateway.client.errors import ClientError, ConnectionLostError, McpError
 from gateway.client.values import Update, mapping, typed
+from gateway.client.waiting import Room
 
 PENDING: Final = 1024
 """Resources that have changed and were not taken yet; of further ones the oldest is dropped."""
@@ -44,16 +45,25 @@ class Watch:
         self.scope = trio.CancelScope()
         self.begun = trio.Event()
         self.failure: ClientError | None = None
-        self._changed: dict[str, Update] = {}
+        self._changed: dict[str, tuple[Update, int]] = {}
+        self._room = Room(PENDING)
         self._wake = trio.Event()
 
-    def note(self, params: Mapping[str, Any]) -> None:
-        """Something has changed."""
+    def note(self, params: Mapping[str, Any], size: int = 0) -> None:
+        """Something has changed, by a message of this size."""
         update = typed(Update, dict(params))
-        self._changed[update.uri] = update
-        if len(self._changed) > PENDING:
-            del self._changed[next(iter(self._changed))]
+        if update.uri in self._changed:
+            self._take(update.uri)
+        while not self._room.fits(size):
+            self._take(next(iter(self._changed)))
+        self._changed[update.uri] = update, size
+        self._room.take(size)
         self._wake.set()
+
+    def _take(self, uri: str) -> Update:
+        update, size = self._changed.pop(uri)
+        self._room.give(size)
+        return update
 
     def fail(self, failure: ClientError) -> None:
         """Nothing more comes."""
@@ -73,7 +83,7 @@ class Watch:
             self._wake = trio.Event()
             await self._wake.wait()
         await trio.lowlevel.checkpoint()
-        return self._changed.pop(next(iter(self._changed)))
+        return self._take(next(iter(self._changed)))
 
 
 class Watching:
@@ -143,8 +153,8 @@ class Watching:
         with suppress(trio.RunFinishedError):
             self._token.run_sync_soon(self._end_soon, watch)
 
-    def told(self, method: str, params: Mapping[str, Any]) -> None:
-        """A notification of the server."""
+    def told(self, method: str, params: Mapping[str, Any], size: int) -> None:
+        """A notification of the server, in a message of this size."""
         of = mapping(params.get("_meta")).get(SUBSCRIPTION_KEY)
         listened = self._listens.get(of) if type(of) is int else None
         if method == ACKNOWLEDGED and listened is not None:
@@ -156,7 +166,7 @@ class Watching:
             listened.begun.set()
         elif method == UPDATED and isinstance(params.get("uri"), str):
             for watch in [listened] if listened is not None else self._meant(params["uri"]):
-                watch.note(params)
+                watch.note(params, size)
 
     def fail(self, failure: ClientError) -> None:
         """Nothing more comes."""

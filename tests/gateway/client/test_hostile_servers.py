@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ import trio.testing
 
 from actors.ports import Headers
 from actors.protocol.meta import SUBSCRIPTION_KEY
-from gateway.client import Client, ClientError, ConnectionLostError, InvalidAnswerError, McpError, VersionError
+from gateway.client import Client, ClientError, ConnectionLostError, InvalidAnswerError, McpError, VersionError, waiting
 from stagedoor import open_client
 from tests.gateway.client.hostile import LEGACY, MODERN, Hostile, Message, Say
 
@@ -343,6 +344,48 @@ async def test_a_server_that_asks_without_end_is_refused_beyond_a_bound() -> Non
         refused = [message for message in server.heard if "error" in message]
         assert (len(asked), len(refused)) == (256, 744)
         assert {message["error"]["code"] for message in refused} == {-32000}
+
+
+async def test_what_waits_for_slow_functions_of_a_user_is_bounded_by_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waiting, "ROOM", 10_000)
+    large, go_on = "x" * 3_000, trio.Event()
+    asked, logged, steps = list[Any](), list[Any](), list[Any]()
+
+    async def answer_late(params: Message) -> Message:
+        asked.append(params)
+        await go_on.wait()
+        return {}
+
+    async def log_late(params: Message) -> None:
+        await go_on.wait()
+        logged.append(params["data"][0])
+
+    async def step_late(*step: Any) -> None:
+        await go_on.wait()
+        steps.append(step[0])
+
+    server = Hostile(lambda asked, say: None if asked["method"] == "tools/call" else {})
+    async with (
+        open_client(server, LEGACY, sampling=answer_late, log=log_late) as client,
+        client.subscribe("a://") as updates,
+        trio.open_nursery() as nursery,
+    ):
+        nursery.start_soon(partial(client.call_tool, "any", progress=step_late))
+        await trio.testing.wait_all_tasks_blocked()
+        call = server.heard[-1]["id"]
+        for n in range(8):
+            server.say({"id": n, "method": "sampling/createMessage", "params": {"of": large}})
+            server.tell("notifications/message", {"level": "info", "data": [n, large]})
+            server.tell("notifications/progress", {"progressToken": call, "progress": n, "message": large})
+            server.tell(UPDATED, {"uri": f"a://{n}{large}"})
+        await trio.testing.wait_all_tasks_blocked()
+        refused = [message["id"] for message in server.heard if "error" in message]
+        go_on.set()
+        await trio.testing.wait_all_tasks_blocked()
+        server.say({"id": call, "result": {}})
+        changed = [(await anext(updates)).uri[4] for _ in range(3)]
+    assert (len(asked), refused) == (3, [3, 4, 5, 6, 7])
+    assert (logged, steps, changed) == ([0, 1, 2], [0, 5, 6, 7], ["5", "6", "7"])
 
 
 async def test_a_server_that_takes_no_answers_is_read_no_further(autojump_clock: trio.abc.Clock) -> None:
