@@ -25,9 +25,10 @@ _PROGRAMS: Final = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 """Beside /usr: the program, and what the loader and the libraries need. Often links into /usr."""
 _SETTINGS: Final = (
     *("ld.so.cache", "alternatives", "localtime", "mime.types", "nsswitch.conf", "passwd", "group"),
-    *("ssl", "pki", "ca-certificates", "crypto-policies"),
+    *("ca-certificates", "crypto-policies", "ssl/certs", "ssl/cert.pem", "ssl/ca-bundle.pem", "ssl/openssl.cnf"),
+    *("pki/ca-trust", "pki/nssdb", "pki/tls/certs", "pki/tls/cert.pem", "pki/tls/openssl.cnf"),
 )
-"""Of /etc, which also holds secrets, what programs want to read."""
+"""Of /etc, which also holds secrets, what programs want to read: certificates, and not the keys that stand beside."""
 _NETWORK: Final = ("resolv.conf", "hosts", "services", "protocols", "host.conf", "gai.conf")
 _NO_NEW_PRIVS: Final = 38
 """PR_SET_NO_NEW_PRIVS of prctl(2)."""

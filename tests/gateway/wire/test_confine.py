@@ -140,6 +140,8 @@ LOOK = """
         "foreign": can(lambda: open(foreign + "/note").read()),
         "tmp": can(lambda: open("/tmp/mine", "w")),
         "shadow": can(lambda: open("/etc/shadow").read()),
+        "keys": can(lambda: os.listdir("/etc/ssl/private")),
+        "certificates": can(lambda: os.listdir("/etc/ssl/certs")),
         "network": can(lambda: socket.create_connection(("127.0.0.1", int(port)), 5)),
         "processes": sum(name.isdigit() for name in os.listdir("/proc")),
         "variable": os.environ["TOKEN"],
@@ -178,6 +180,8 @@ async def test_a_sandbox_shows_what_is_declared_and_nothing_else(bubblewrap, fol
         "foreign": "No such file or directory",
         "tmp": "yes",
         "shadow": "No such file or directory",
+        "keys": "No such file or directory",
+        "certificates": "yes" if Path("/etc/ssl/certs").is_dir() else "No such file or directory",
         "variable": CANARY,
     }
     assert Path(write, "new").read_text() == "x"
