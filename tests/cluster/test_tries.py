@@ -8,7 +8,8 @@ import pytest
 import trio
 
 from actors.ports import Failed, Refused
-from actors.sessions.router import REBUILDS
+from actors.sessions import router
+from actors.sessions.router import REBUILDS, Sessions
 from tests.support.harness import Gateway, open_gateway, open_replicas
 from tests.support.mcp_backend import Backend
 
@@ -54,6 +55,29 @@ async def test_claims_of_which_nothing_was_heard_count_once(autojump_clock):
             assert await client.begin("tools/call", {"name": "echo"}).head() == 503
         gateway.store.claim = claim  # type: ignore[method-assign]
         assert await client.tool("echo") == "alpha: echo"
+
+
+async def test_of_such_claims_and_of_owners_elsewhere_only_so_many_are_remembered(autojump_clock, monkeypatch):
+    monkeypatch.setattr(router, "UNHEARD", 1)
+    async with open_gateway(Backend("alpha", kind="http")) as gateway:
+        clients = [await gateway.connect("alpha") for _ in range(2)]
+        await trio.sleep(70)
+        claim = gateway.store.claim
+
+        def unheard(*args: Any, **more: Any) -> None:
+            claim(*args[:-1], lambda outcome: args[-1](Failed(Refused.AWAY)), **more)
+
+        gateway.store.claim = unheard  # type: ignore[method-assign]
+        for _ in range(REBUILDS + 1):
+            for client in clients:
+                assert await client.begin("ping").head() == 503
+        gateway.store.claim = claim  # type: ignore[method-assign]
+        assert await clients[0].begin("ping").head() == 404, "each counted: the other's claim was the last one"
+    monkeypatch.setattr(router, "ELSEWHERE", 3)
+    sessions = Sessions()
+    for key in ("a", "b", "c", "a", "d"):
+        sessions.know(key, "owner")
+    assert list(sessions.elsewhere) == ["c", "a", "d"]
 
 
 async def test_a_session_that_lives_through_lapses_is_not_given_up_by_its_next_owner(autojump_clock):

@@ -93,6 +93,7 @@ def test_an_end_whose_mail_was_lost_is_found_by_the_head() -> None:
 def test_events_that_the_store_has_lost_are_not_passed_over() -> None:
     """The same numbers under another epoch are other events."""
     assert run(LIVE, frame(9, epoch=8))[1] == [ReadLog(E, 10)]
+    assert run(LIVE, frame(11, epoch=6))[1] == [ReadLog(E, 10)], "of a former owner, and perhaps lost since"
     assert run(LIVE, HeadSaid(8, 10, False))[1] == [ReadLog(E, 10)]
     assert run(LIVE, HeadSaid(0, 10, False))[1] == [], "whose it is was not said"
     assert run(LIVE, HeadSaid(0, 10, True))[1] == [ReadLog(E, 10)], "an end must be that of this very event"
