@@ -102,6 +102,8 @@ class Conversation:
             return self._notification(frame)
         if isinstance(frame, codec.Batch):
             ids = tuple(m.id for m in frame.messages if isinstance(m, Request))
+            if ids and self.session is None:
+                return refused(errors.not_initialized(), Exchange(ids), body)
             return self._asked(Exchange(ids, frame=frame), body) if ids else Told(answered=True)
         return Told()
 

@@ -156,6 +156,7 @@ class Server:
     ) -> Callable[[F], F]:
         """A resource at a fixed URI; the function returns text, bytes, or any JSON value. One that changes by
         itself says `every` how many seconds: subscribers are told then. Of other changes tell `updated`."""
+        _check_uri(uri, "resource")
 
         def add(function: F) -> F:
             built = resources.resource(
@@ -186,6 +187,7 @@ class Server:
     ) -> Callable[[F], F]:
         """Resources whose URIs follow a pattern, `notes://{id}`; its variables are the function's parameters.
         `listing` is a function that returns a `ResourceInfo` for each one to be listed."""
+        _check_uri(uri, "template")
 
         def add(function: F) -> F:
             built = resources.template(
@@ -391,3 +393,9 @@ class Server:
             raise ValueError(f"there is a {key!r} already")
         there[key] = value
         self.list_changed(kind)
+
+
+def _check_uri(uri: str, kind: str) -> None:
+    """TypeError for a function, which would be taken for the URI, and registered as nothing."""
+    if not isinstance(uri, str):
+        raise TypeError(f'write @server.{kind}("scheme:…"): a {kind} needs its URI')

@@ -122,6 +122,16 @@ def test_every_request_of_a_batch_too_many_is_told():
     assert [json.loads(answer)["id"] for answer in refused.answers] == [1, 2]
 
 
+def test_a_batch_before_the_handshake_is_told_what_is_missing_here():
+    refused = Conversation(8, 1000).take(batch())
+    assert isinstance(refused, Refused)
+    told = [json.loads(answer) for answer in refused.answers]
+    assert [(answer["id"], answer["error"]["message"]) for answer in told] == [
+        (1, "The session is not initialized yet"),
+        (2, "The session is not initialized yet"),
+    ]
+
+
 @pytest.mark.parametrize("named", [{}, {"id": 1}], ids=["nameless", "by the first"])
 def test_what_refuses_a_whole_batch_answers_each_of_its_requests(conversation, named):
     step = conversation.take(batch())

@@ -172,6 +172,13 @@ async def test_resources_may_come_and_go(connect: Any, failed: Any) -> None:
         server.remove_resource("text://a")
 
 
+def test_a_decorator_without_its_uri_says_so() -> None:
+    server = Server("t")
+    for decorator in (server.resource, server.template):
+        with pytest.raises(TypeError, match=f"write @server.{decorator.__name__}"):
+            decorator(test_a_decorator_without_its_uri_says_so)  # type: ignore[operator]
+
+
 def test_what_can_not_be_a_resource_is_refused_when_it_is_registered() -> None:
     server = Server("t")
 
