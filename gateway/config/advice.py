@@ -128,9 +128,20 @@ def _servers(loaded: Loaded) -> Iterator[Problem]:
         if _asks_sse_for_another(spec.target):
             message = 'looks like the address of an SSE endpoint: leave `type` out, or write "type": "sse"'
             yield Problem(message, (*path, "url"))
+    if len(table.backends) > 1:
+        yield from _alike(loaded)
     for endpoint in table.endpoints.values():
         if endpoint.kind == "aggregate" and endpoint.name and not endpoint.backends:
             yield Problem("the group has no server", ("gateway", "groups", endpoint.name))
+
+
+def _alike(loaded: Loaded) -> Iterator[Problem]:
+    from actors.protocol.lookalikes import alike  # only where there are several
+
+    for first, *others in alike(loaded.settings.table.backends):
+        for name in others:
+            message = f"looks like {first!r}: whoever reads a tool's name may take one for the other"
+            yield Problem(message, _place(loaded, name))
 
 
 def _in_memory(loaded: Loaded) -> Iterator[Problem]:

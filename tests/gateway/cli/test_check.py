@@ -79,6 +79,11 @@ CLEAR = "a credential in clear"
         ('{"gateway": {"auth": {"tokens": {"a": "${SHORT}"}}}}', "gateway.auth.tokens.a", "a token of fewer than 20"),
         ('{"mcpServers": {"a": {"command": "no-such-program"}}}', "mcpServers.a.command", "is not on PATH"),
         ('{"mcpServers": {"a": {"command": "sh", "env": {"PATH": "/nowhere"}}}}', "mcpServers.a.command", "PATH"),
+        (
+            '{"mcpServers": {"files": {"command": "sh"}, "fi1es": {"command": "sh"}}}',
+            "mcpServers.fi1es",
+            "like 'files'",
+        ),
         ("{}", "mcpServers", "there is no server to serve"),
         ('{"gateway": {"groups": {"g": []}}}', "gateway.groups.g", "the group has no server"),
     ],
