@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from actors.ports import Sealer, Shelf
+from actors.ports import Sealer, Shelf, Shelved
 from actors.protocol.table import BackendSpec
 from gateway.oauth import grants, metadata
 from gateway.oauth.challenges import Challenge
@@ -20,7 +20,7 @@ from gateway.oauth.discovery import Discovery, Provider, trusted_by
 from gateway.oauth.errors import ClientRefusedError, OAuthError, shown
 from gateway.oauth.grants import Client, Tokens
 from gateway.oauth.sources import configured_client
-from gateway.oauth.vault import Account, Place, Vault, shelf_key, there
+from gateway.oauth.vault import Account, Place, Vault, opened, shelf_key, there
 
 LIVES: Final = 600.0
 """Seconds that a flow may take, from its beginning to the callback."""
@@ -90,7 +90,7 @@ class Flows:
         pointer = shelf_key("flow-of", flow.principal, flow.backend, flow.url)
         found = there(await self._shelf.read(pointer))
         if found is not None:
-            handle = found.value.decode()
+            handle = found.value.decode("latin-1")
             waiting = await self.read(handle)
             if waiting is not None and waiting.principal == flow.principal:
                 await self._keep(handle, flow)  # it may want more by now
@@ -108,7 +108,7 @@ class Flows:
         """The flow with this handle, as long as it waits."""
         key = shelf_key("flow", handle)
         found = there(await self._shelf.read(key))
-        plain = self._open(key, found.value) if found is not None else None
+        plain = self._open(key, found)
         return msgspec.json.decode(plain, type=Flow) if plain is not None else None
 
     async def end(self, handle: str, flow: Flow) -> None:
@@ -196,7 +196,7 @@ class Flows:
         """What this callback belongs to: it is good once, and in one browser. Raises OAuthError."""
         key = shelf_key("state", state)
         found = there(await self._shelf.take(key))
-        plain = self._open(key, found.value) if found is not None else None
+        plain = self._open(key, found)
         if plain is None:
             raise OAuthError("bad_state", "this answer is of no sign-in that is under way: begin again")
         pending = msgspec.json.decode(plain, type=Pending)
@@ -287,5 +287,5 @@ class Flows:
     def _seal(self, key: str, plain: bytes) -> bytes:
         return self._sealer.seal(plain, b"flow " + key.encode()).encode()
 
-    def _open(self, key: str, value: bytes) -> bytes | None:
-        return self._sealer.unseal(value.decode(), b"flow " + key.encode())
+    def _open(self, key: str, found: Shelved | None) -> bytes | None:
+        return opened(self._sealer, found, b"flow " + key.encode())

@@ -18,7 +18,7 @@ from gateway.oauth import grants
 from gateway.oauth.discovery import Discovery
 from gateway.oauth.errors import OAuthError
 from gateway.oauth.grants import Client
-from gateway.oauth.vault import shelf_key, there
+from gateway.oauth.vault import opened, shelf_key, there
 
 LIVES: Final = 600.0
 """Seconds that a sign-in may take."""
@@ -97,7 +97,7 @@ class SignIn:
         """Who has signed in, with what rights, and where he goes on. Raises OAuthError."""
         key = shelf_key("sign-in", state)
         found = there(await self._shelf.take(key))
-        plain = self._sealer.unseal(found.value.decode(), key.encode()) if found is not None else None
+        plain = opened(self._sealer, found, key.encode())
         if plain is None:
             raise OAuthError("bad_state", "this answer is of no sign-in that is under way: begin again")
         pending = msgspec.json.decode(plain, type=_Pending)

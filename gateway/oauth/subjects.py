@@ -104,7 +104,11 @@ class Subjects:
         return self._sealer.seal(plain, b"subject " + key.encode()).encode()
 
     def _opened(self, key: str, found: Shelved | None) -> Subject | None:
-        plain = self._sealer.unseal(found.value.decode(), b"subject " + key.encode()) if found is not None else None
+        plain = (
+            self._sealer.unseal(found.value.decode("latin-1"), b"subject " + key.encode())
+            if found is not None
+            else None
+        )
         if plain is None:
             return None
         sealed = msgspec.json.decode(plain, type=_Sealed)

@@ -13,7 +13,7 @@ from typing import Final, Literal, TypeVar
 import msgspec
 from msgspec import Struct
 
-from actors.ports import Failed, Refused, Sealer, Shelf
+from actors.ports import Failed, Refused, Sealer, Shelf, Shelved
 from gateway.oauth.errors import AwayError
 from gateway.oauth.grants import Client, Tokens
 from gateway.oauth.told import NOBODY_TOLD, TokenEvent, Told
@@ -82,7 +82,7 @@ class Vault:
         found = there(await self._shelf.read(key))
         if found is None or not found.value:
             return None
-        plain = self._sealer.unseal(found.value.decode(), _context(key, place))
+        plain = opened(self._sealer, found, _context(key, place))
         if plain is None:
             return None
         try:
@@ -141,7 +141,7 @@ class Vault:
         found = there(await self._shelf.read(key))
         if found is None or not found.value:
             return None
-        plain = self._sealer.unseal(found.value.decode(), context)
+        plain = opened(self._sealer, found, context)
         if plain is None:
             return False
         tag = await self._shelf.put(key, self._sealer.seal(plain, context).encode(), lives, instead=found.tag)
@@ -175,7 +175,7 @@ class Vault:
         """The client that was registered there for this server, by any replica."""
         key = shelf_key("client", backend, url, issuer, redirect_uri)
         found = there(await self._shelf.read(key))
-        plain = self._sealer.unseal(found.value.decode(), key.encode()) if found is not None else None
+        plain = opened(self._sealer, found, key.encode())
         if not plain:
             return None
         try:
@@ -226,7 +226,7 @@ class Vault:
             if not isinstance(tag, Failed):
                 return issuer
             found = there(await self._shelf.read(key))
-        return found.value.decode() if found is not None else issuer
+        return found.value.decode(errors="replace") if found is not None else issuer
 
 
 def there(outcome: "Failed | _T") -> "_T":
@@ -234,6 +234,11 @@ def there(outcome: "Failed | _T") -> "_T":
     if isinstance(outcome, Failed):
         raise AwayError("store_away", "the store of the accounts is not available")
     return outcome
+
+
+def opened(sealer: Sealer, found: Shelved | None, context: bytes) -> bytes | None:
+    """What was sealed there; None: nothing that our keys open for this place, whatever somebody has written over it."""
+    return sealer.unseal(found.value.decode("latin-1"), context) if found is not None else None
 
 
 def shelf_key(kind: str, *parts: str) -> str:
