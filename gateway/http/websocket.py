@@ -85,8 +85,8 @@ class WebSocketStream:
         self._waiting = 0
         """Bytes of messages that the app has not received."""
         self._begun_at = 0.0
-        self._texts: list[str] = []
-        """Messages that the app has not received."""
+        self._texts: list[tuple[str, int]] = []
+        """Messages that the app has not received, and their bytes."""
         self._app, self._room_for_more = Place(), Place()
         self._ready: Callable[[], object] | None = None
         self._woken = False
@@ -131,9 +131,9 @@ class WebSocketStream:
                 self._woken = False
                 return {"type": "websocket.woken"}
             await self._app.wait()
-        text = self._texts.pop(0)
+        text, size = self._texts.pop(0)
         self._room_for_more.wake()
-        self._waiting -= len(text)
+        self._waiting -= size
         self._hold()
         return {"type": "websocket.receive", "text": text}
 
@@ -202,7 +202,7 @@ class WebSocketStream:
         if not self._parts:
             self._begun_at = trio.current_time()
         self._parts.append(event.data)
-        self._size += len(event.data)
+        self._size += len(event.data) if event.data.isascii() else len(event.data.encode())
         if self._size > self._message_bytes:
             await self._fail(CloseReason.MESSAGE_TOO_BIG, f"a message has at most {self._message_bytes} bytes")
             return
@@ -212,9 +212,8 @@ class WebSocketStream:
             await self._fail(CloseReason.TRY_AGAIN_LATER, "no room for a message of this size, try again")
             return
         if event.message_finished:
-            text, self._parts = "".join(self._parts), []
-            self._waiting, self._size = self._waiting + self._size, 0
-            self._texts.append(text)
+            self._texts.append(("".join(self._parts), self._size))
+            self._parts, self._waiting, self._size = [], self._waiting + self._size, 0
             self._tell()
             while len(self._texts) > AHEAD and not self.closed:
                 await self._room_for_more.wait()

@@ -154,6 +154,7 @@ BAD = {
     "binary": ([frame(2, b"{}")], 1003),
     "no UTF-8": ([frame(1, b"\xff\xfe")], 1007),
     "too large": ([frame(1, b"x" * 200_000)], 1009),
+    "too large in bytes, not in characters": ([frame(1, "😀".encode() * 30_000)], 1009),
     "too large, by its own word": ([frame(1, b"x" * 100_001, length=2**40)], 1009),
     "too large in fragments": ([frame(1, b"x" * 60_000, fin=False), frame(0, b"x" * 60_000, fin=False)], 1009),
     "empty fragments without end": ([frame(1, b"x", fin=False), *[frame(0, b"", fin=False)] * 2000], 1008),
