@@ -1,4 +1,5 @@
-"""Servers of other people behind HTTP+SSE and WebSocket, through the gateway, for official clients of both eras."""
+"""Servers of other people behind HTTP+SSE and WebSocket: through the gateway, for official clients of both eras, and
+by our own client."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ import trio
 from mcp import Client, MCPError
 from mcp import types as t
 
+from stagedoor import open_client
 from tests.support.patience import PATIENCE
 from tests.support.processes import NODE_PACKAGES, ROOT, Gateway, Programs, accepts, free_port, need
 
@@ -34,19 +36,20 @@ SERVERS: dict[str, dict[str, Any]] = {
 SDKS = {"1.27": PYTHON, "2": Path(sys.executable)}
 
 
-def beside(programs: Programs, kind: str, python: Path = PYTHON) -> tuple[Gateway, Any]:
-    """The gateway in front of the server on the official Python SDK; how to start that again."""
+def beside(programs: Programs, kind: str, python: Path = PYTHON) -> tuple[Gateway, Any, str]:
+    """The gateway in front of the server on the official Python SDK; how to start that again, and where it is."""
     need(python.exists(), f"{python} is")
     has_it = subprocess.run([python, "-c", "import websockets"], check=False, capture_output=True).returncode == 0
     need(kind != "ws" or has_it, "websockets for the SDK's WebSocket server is")
     port = free_port()
     command = [python, PROGRAM, "ws" if kind == "ws" else "sse", str(port)]
-    gateway = programs.gateway({"mcpServers": {"old": {**SERVERS[kind], "url": SERVERS[kind]["url"].format(port)}}})
+    url = str(SERVERS[kind]["url"]).format(port)
+    gateway = programs.gateway({"mcpServers": {"old": {**SERVERS[kind], "url": url}}})
 
     def start() -> None:
         programs.start(kind, command, ready=accepts(port))
 
-    return gateway, start
+    return gateway, start, url
 
 
 def text_of(result: t.CallToolResult) -> str:
@@ -55,6 +58,10 @@ def text_of(result: t.CallToolResult) -> str:
 
 async def elicit(_context: Any, params: t.ElicitRequestParams) -> t.ElicitResult:
     return t.ElicitResult(action="accept", content={"name": "Ada"})
+
+
+def named(params: dict[str, Any]) -> dict[str, Any]:
+    return {"action": "accept", "content": {"name": "Ada"}}
 
 
 async def sample(_context: Any, params: t.CreateMessageRequestParams) -> t.CreateMessageResult:
@@ -71,8 +78,10 @@ def client_of(gateway: Gateway, mode: str, server: str | None = None) -> Client:
 
 
 @pytest.mark.parametrize(("kind", "sdk"), [*((kind, "1.27") for kind in SERVERS), ("sse", "2")])
-async def test_the_official_sdk_s_server_serves_clients_of_either_era(programs: Programs, kind: str, sdk: str) -> None:
-    gateway, start = beside(programs, kind, SDKS[sdk])
+async def test_the_official_sdk_s_server_serves_clients_of_either_era_and_ours(
+    programs: Programs, kind: str, sdk: str
+) -> None:
+    gateway, start, url = beside(programs, kind, SDKS[sdk])
     start()
     progress: list[float] = []
 
@@ -90,13 +99,18 @@ async def test_the_official_sdk_s_server_serves_clients_of_either_era(programs: 
                 progress.clear()
                 resources = (await client.list_resources()).resources
                 assert (await client.read_resource(str(resources[0].uri))).contents
+    with trio.fail_after(PATIENCE):
+        async with open_client(url, sampling=lambda params: "hello", elicitation=named) as own:
+            assert (await own.call_tool("greet")).text == "hello Ada"
+            await own.call_tool("count", progress=lambda *step: progress.append(step[0]))
+            assert progress == [0, 1, 2]
 
 
 @pytest.mark.parametrize("kind", SERVERS)
 async def test_a_call_whose_server_dies_may_have_been_executed_and_the_next_one_finds_another(
     programs: Programs, kind: str
 ) -> None:
-    gateway, start = beside(programs, kind)
+    gateway, start, _ = beside(programs, kind)
     start()
     with trio.fail_after(PATIENCE):
         async with client_of(gateway, "legacy", "old") as client:
@@ -115,14 +129,30 @@ async def test_a_call_whose_server_dies_may_have_been_executed_and_the_next_one_
             assert set(unreached) <= {"no"}
 
 
-@pytest.mark.parametrize("typed", [True, False])
-async def test_server_everything_over_sse(programs: Programs, node: Path, typed: bool) -> None:
+EVERYTHINGS: dict[str, tuple[str, dict[str, Any]]] = {
+    "sse": ("sse", {"type": "sse", "url": "http://127.0.0.1:{}/sse"}),
+    "found": ("sse", {"url": "http://127.0.0.1:{}/sse"}),
+    "http": ("streamableHttp", {"url": "http://127.0.0.1:{}/mcp"}),
+}
+
+
+@pytest.mark.parametrize(("mode", "config"), EVERYTHINGS.values(), ids=EVERYTHINGS)
+async def test_server_everything_over_its_other_transports(
+    programs: Programs, node: Path, mode: str, config: dict[str, Any]
+) -> None:
+    """It is on the official TypeScript SDK 1.x. Through the gateway, and by our own client."""
     port = free_port()
-    programs.start("everything", [node, EVERYTHING, "sse"], env={"PORT": str(port)}, ready=accepts(port))
-    server = {"url": f"http://127.0.0.1:{port}/sse", **({"type": "sse"} if typed else {})}
-    gateway = programs.gateway({"mcpServers": {"everything": server}})
-    for mode in MODES:
+    programs.start("everything", [node, EVERYTHING, mode], env={"PORT": str(port)}, ready=accepts(port))
+    url = str(config["url"]).format(port)
+    gateway = programs.gateway({"mcpServers": {"everything": {**config, "url": url}}})
+    for era in MODES:
         with trio.fail_after(PATIENCE):
-            async with client_of(gateway, mode, "everything") as client:
+            async with client_of(gateway, era, "everything") as client:
                 assert text_of(await client.call_tool("echo", {"message": "hi"})) == "Echo: hi"
                 assert (await client.list_prompts()).prompts
+    with trio.fail_after(PATIENCE):
+        async with open_client(url, sampling=lambda params: "a hat") as own:
+            assert own.protocol_version == "2025-11-25"
+            assert (await own.call_tool("echo", {"message": "hi"})).text == "Echo: hi"
+            asked = await own.call_tool("trigger-sampling-request", {"prompt": "what?", "maxTokens": 9})
+            assert "a hat" in asked.text
