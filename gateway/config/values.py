@@ -7,7 +7,7 @@ import base64
 import binascii
 import ipaddress
 import re
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 from urllib.parse import SplitResult, urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, WithJsonSchema
@@ -80,6 +80,8 @@ def _token(secret: SecretStr) -> SecretStr:
     return secret
 
 
+_UNREACHABLE: Final = "has a host that no name server can be asked for, or a port that is none"
+
 STORE_SCHEMES = tuple(f"redis{tls}{kind}" for tls in ("", "s") for kind in ("", "+sentinel", "+cluster"))
 """`+sentinel` takes HOST:PORT,…/SERVICE/DB, `+cluster` HOST:PORT,…; `s` is TLS."""
 
@@ -95,6 +97,9 @@ def parse_store(url: str) -> str:
     known = url == "memory://" or (parts.scheme in STORE_SCHEMES and parts.netloc) or _is_socket(url)
     if not known or parts.fragment:
         raise ValueError("must be memory://, redis://HOST:PORT/DB or rediss://HOST:PORT/DB, or one of the longer forms")
+    places = parts.netloc.rpartition("@")[2].split(",") if parts.netloc else []
+    if not all(_is_reachable(urlsplit(f"//{place}")) for place in places):
+        raise ValueError(_UNREACHABLE)
     return url
 
 
@@ -114,6 +119,8 @@ def _backend_url(url: str) -> str:
         raise ValueError("holds a user name: send credentials by `headers`")
     if parts.fragment:
         raise ValueError("holds a #fragment, which is never sent")
+    if not _is_reachable(parts):
+        raise ValueError(_UNREACHABLE)
     return url
 
 
@@ -169,9 +176,10 @@ def _syslog(url: str) -> str:
 
 def _is_reachable(parts: SplitResult) -> bool:
     """Whether it has a host that can be looked up, and a port or none."""
+    host = parts.hostname or ""
     try:
-        (parts.hostname or "").encode("idna")
-        return bool(parts.hostname) and (parts.port is None or parts.port > 0)
+        host.encode("idna")
+        return bool(host) and not re.search(r"[\x00-\x20\x7f]", host) and (parts.port is None or parts.port > 0)
     except ValueError:
         return False
 
@@ -192,14 +200,16 @@ def _without_credentials(url: str) -> str:
 def _web_address(text: str) -> str:
     try:
         parts = urlsplit(text)
-        parts.port  # noqa: B018 - raises
     except ValueError:
         parts = urlsplit("")
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None or parts.fragment:
+    host = parts.hostname
+    if parts.scheme not in ("http", "https") or not host or parts.username is not None or parts.fragment:
         raise ValueError("must be an address like https://idp.example.com")
+    if not _is_reachable(parts):
+        raise ValueError(_UNREACHABLE)
     if re.search(r"[\x00-\x20\x7f]", text):
         raise ValueError("must be an address without blanks")
-    if parts.scheme == "http" and not on_this_machine(parts.hostname):
+    if parts.scheme == "http" and not on_this_machine(host):
         raise ValueError("must be https: only an address of this machine may be http")
     return text
 

@@ -394,7 +394,18 @@ def test_a_url_is_shown_without_its_password(url, kind, shown):
     assert "secret" not in repr(target)
 
 
-@pytest.mark.parametrize("url", ["redis+cluster://", "redis+sentinel://h", "redis://h:x", "rediss+other://h", "h:6379"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis+cluster://",
+        "redis+sentinel://h",
+        "redis://h:x",
+        "rediss+other://h",
+        "h:6379",
+        "redis://a..b",
+        "redis+cluster://h,a..b",
+    ],
+)
 def test_what_is_not_a_store_url_is_refused(url):
     with pytest.raises(StoreUrlError):
         parse(url)

@@ -184,8 +184,9 @@ def parse(url: str) -> Target:
         if kind is None:
             raise StoreUrlError(f"{shown!r}: a store URL begins with {_FORMS}")
         target = Target(kind, url, parts, shown)
-        if kind == "cluster":
+        if parts.scheme != "unix":
             _hosts(parts)
+        if kind == "cluster":
             target.options()
         else:
             target.connections()()
@@ -200,6 +201,7 @@ def _hosts(url: SplitResult) -> list[tuple[str, int | None]]:
         host = urlsplit(f"//{place}")
         if not host.hostname:
             raise StoreUrlError(f"{place!r} is not a host")
+        host.hostname.encode("idna")  # as whoever looks it up does
         hosts.append((host.hostname, host.port))
     return hosts
 
