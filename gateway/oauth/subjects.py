@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from actors.ports import NO_RIGHTS, Asker, Failed, Rights, Sealer, Shelf, Shelved
 from gateway.oauth.errors import AwayError
-from gateway.oauth.vault import shelf_key, there
+from gateway.oauth.vault import opened, shelf_key, there
 
 REMEMBERED: Final = 10_000
 """Tokens that one process has in hand; those of which nobody has asked for longest are read again."""
@@ -104,11 +104,7 @@ class Subjects:
         return self._sealer.seal(plain, b"subject " + key.encode()).encode()
 
     def _opened(self, key: str, found: Shelved | None) -> Subject | None:
-        plain = (
-            self._sealer.unseal(found.value.decode("latin-1"), b"subject " + key.encode())
-            if found is not None
-            else None
-        )
+        plain = opened(self._sealer, found, b"subject " + key.encode())
         if plain is None:
             return None
         sealed = msgspec.json.decode(plain, type=_Sealed)
