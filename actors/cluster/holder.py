@@ -476,6 +476,9 @@ class Holder:
     def _pass_on(self, where: Where, outcome: list[ports.Replica] | Failed) -> None:
         found = [] if isinstance(outcome, Failed) else outcome
         others = [one.incarnation for one in found if one.alive and one.incarnation != self._cluster.incarnation]
+        route = self._routes.get(where)
+        former = route.former if route is not None else None  # it has given the letter back, and drains too
+        others = [other for other in others if other != former] or others
         if others:
             self._step(where, rt.Resolved(others[int(self._services.jitter() * len(others))]))
         else:

@@ -101,6 +101,23 @@ async def test_what_waits_as_the_drain_begins_goes_to_another_too(
         assert owners(three) == [1]
 
 
+async def test_of_several_that_drain_the_message_finds_its_way_to_one_that_does_not(autojump_clock: Any) -> None:
+    alpha = slow()
+    async with open_replicas(4, alpha) as (one, two, three, four):
+        client, calls = await one.connect("alpha"), []
+        for busy in (two, three):
+            calls.append(await reached(await busy.connect("alpha"), alpha))
+        one.kill()
+        await trio.sleep(5)
+        client.to(two)
+        async with draining(two), draining(three):
+            assert await client.tool("echo") == "alpha: echo"
+            for call, request in calls:
+                request.text("done")
+                await call.result()
+        assert owners(four) == [1]
+
+
 async def test_one_that_can_t_read_the_record_hands_the_message_to_one_that_takes_over(autojump_clock: Any) -> None:
     async with open_replica_maker(http()) as start:
         older, newer, other = await start(), await start(info=NEWER), await start(info=NEWER)

@@ -446,7 +446,7 @@ def _resolved(route: Route, event: Resolved) -> Step:
         return route, []
     if event.owner == route.former and route.letters and route.looks < LOOKS:
         return replace(route, looks=route.looks + 1), [Resolve(after=LEAVING)]
-    return replace(route, owner=event.owner, resolving=False, fallen=None, former=None, looks=0), []
+    return replace(route, owner=event.owner, resolving=False, former=None, looks=0), []
 
 
 def _unresolved(route: Route, event: Unresolved) -> Step:
