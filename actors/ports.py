@@ -632,8 +632,9 @@ class Shelf(Protocol):
     """Small values that all replicas share, each with its end. Values are sealed by whoever puts them there. Nothing
     here raises: what could not be done is a `Failed`."""
 
-    async def read(self, key: str) -> Shelved | Failed | None:
-        """What stands there."""
+    async def read(self, key: str, *, keep: float = 0.0) -> Shelved | Failed | None:
+        """What stands there. `keep`: whoever reads it uses it, so that it stays for about so many seconds from now on;
+        a value that is empty ends as it would."""
 
     async def put(self, key: str, value: bytes, seconds: float, *, instead: str | None = None) -> str | Failed:
         """Puts a value there for so long → its tag. `instead`: only where this tag stands, "" where nothing does; else

@@ -112,9 +112,9 @@ class UserAccount:
         """Whether the server has refused what there is."""
         return self._blocked is not None and self._blocked == self.tag
 
-    async def read(self) -> None:
+    async def read(self, *, used: bool = False) -> None:
         """Reads the account anew. Raises AwayError."""
-        self._take(await self._vault.read(self.place))
+        self._take(await self._vault.read(self.place, used=used))
 
     def _take(self, kept: Kept | None) -> None:
         was, before, known = self._kept, self.tag, self._known
@@ -133,7 +133,7 @@ class UserAccount:
             if self.fresh:
                 return
             try:
-                await self.read()
+                await self.read(used=True)
             except AwayError:
                 # What is known goes on; a moment later the store is asked again.
                 self._read_at = trio.current_time()

@@ -76,10 +76,10 @@ class Vault:
         self._shelf = shelf
         self._sealer = sealer
 
-    async def read(self, place: Place) -> Kept | None:
-        """The account, if there is one that can be read."""
+    async def read(self, place: Place, *, used: bool = False) -> Kept | None:
+        """The account, if there is one that can be read. `used`: it is, and is not to end."""
         key = shelf_key("account", place.principal, place.backend, place.url)
-        found = there(await self._shelf.read(key))
+        found = there(await self._shelf.read(key, keep=LIVES if used else 0.0))
         if found is None or not found.value:
             return None
         plain = opened(self._sealer, found, _context(key, place))

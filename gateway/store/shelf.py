@@ -31,9 +31,12 @@ class MemoryShelf:
         self._places: dict[str, _Place] = {}
         self._names: dict[str, None] = {}
 
-    async def read(self, key: str) -> Shelved | Failed | None:
+    async def read(self, key: str, *, keep: float = 0.0) -> Shelved | Failed | None:
         await trio.lowlevel.checkpoint()
-        return self._at(key).shelved
+        place = self._at(key)
+        if place.shelved is not None and place.shelved.value:
+            place.ends = max(place.ends, self._now() + keep)
+        return place.shelved
 
     async def put(self, key: str, value: bytes, seconds: float, *, instead: str | None = None) -> str | Failed:
         await trio.lowlevel.checkpoint()

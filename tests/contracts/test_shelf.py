@@ -54,6 +54,20 @@ async def test_a_value_is_there_for_every_replica_until_its_end(two: Two) -> Non
     assert await two.other.read(two.key) is None
 
 
+async def test_a_value_that_is_used_stays_and_one_that_is_only_looked_at_does_not(two: Two) -> None:
+    used, seen, empty = (f"{two.key}-{name}" for name in ("used", "seen", "empty"))
+    tags = [await two.one.put(key, b"" if key == empty else b"x", 0.5) for key in (used, seen, empty)]
+    assert await two.other.read(used, keep=60.0) == Shelved(b"x", str(tags[0]))
+    await two.one.read(seen)
+    await two.one.read(empty, keep=60.0)
+    await two.pass_time(0.6)
+    assert await two.one.read(used) == Shelved(b"x", str(tags[0])), "with the same tag: nothing has changed"
+    assert await two.one.read(used, keep=0.5) is not None, "nobody takes from it what another one gave"
+    await two.pass_time(0.6)
+    assert [await two.one.read(key) for key in (used, seen, empty)][1:] == [None, None]
+    assert await two.other.read(used) is not None
+
+
 async def test_only_one_of_several_takes_a_value(two: Two) -> None:
     await two.one.put(two.key, b"code", 60)
     got: list[object] = []

@@ -1,15 +1,21 @@
 """What stands in the store of users' accounts, for whoever can read and write it."""
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
+import trio
+from trio.testing import MockClock
 
 from actors.ports import Asker, Principal, Rights, Shelved
+from actors.protocol.table import BackendSpec, HttpTarget
+from gateway.oauth.accounts import FRESH, UserAccount
 from gateway.oauth.grants import Client, Tokens
 from gateway.oauth.subjects import Subjects
 from gateway.oauth.vault import Account, Place, Vault, shelf_key, there
 from gateway.sealing import AesSealer
+from gateway.store.shelf import MemoryShelf
+from tests.support.harness import RecordingLog
 
 SEALER = AesSealer([b"k" * 32])
 ANN, BOB = Place("ann", "a", "https://a.test/mcp"), Place("bob", "a", "https://a.test/mcp")
@@ -87,3 +93,23 @@ async def test_a_key_that_is_no_longer_there_opens_nothing(stores: tuple[Any, An
     await Vault(shelf, AesSealer([old])).put(ANN, ACCOUNT)
     assert await Vault(shelf, AesSealer([new, old])).read(ANN) is not None
     assert await Vault(shelf, AesSealer([new])).read(ANN) is None
+
+
+async def test_an_account_ends_thirty_days_after_its_last_use_and_not_after_its_last_change(
+    autojump_clock: MockClock,
+) -> None:
+    """A key that a user gave, or a token that never ends, is never written again."""
+    now = [0.0]
+    vault, nothing = Vault(MemoryShelf(lambda: now[0]), SEALER), cast(Any, None)
+    spec = BackendSpec("a", HttpTarget(ANN.url))
+    log = RecordingLog()
+    account = UserAccount(ANN, spec, nothing, vault, nothing, lambda: now[0], log, lambda _: None)
+    await vault.put(ANN, replace(ACCOUNT, tokens=Tokens("the-access")))
+    for _ in range(40):
+        now[0] += 86400.0
+        await trio.sleep(FRESH)
+        await account.load()
+        assert account.token == "the-access"
+    for day in range(40):  # somebody looks at the list of accounts each day
+        now[0] += 86400.0
+        assert (await vault.read(ANN) is not None) == (day < 29)

@@ -24,8 +24,8 @@ class RedisShelf:
     def __init__(self, writer: Submits) -> None:
         self._writer = writer
 
-    async def read(self, key: str) -> Shelved | Failed | None:
-        return await self._ask(key, _shelved, "read")
+    async def read(self, key: str, *, keep: float = 0.0) -> Shelved | Failed | None:
+        return await self._ask(key, _shelved, "read", *((_ms(keep),) if keep else ()))
 
     async def put(self, key: str, value: bytes, seconds: float, *, instead: str | None = None) -> str | Failed:
         tag = secrets.token_hex(8)
