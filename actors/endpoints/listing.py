@@ -308,23 +308,28 @@ class Listing:
         if items is not None:
             self._slow.pop(backend, None)
         self._failed = self._failed | {(method, backend)} if failed else without(self._failed, (method, backend))
-        if method == TOOLS:
-            items = self._or_connect(backend, items)
+        items = self._before_account(method, backend, items)
         awaited = [k for k, gathering in self._gathering.items() if k[0] == method and backend in gathering.waiting]
         if self._take(method, backend, items) and not any(self._gathering[key].shows for key in awaited):
             self._changed(method)
         for _, looks in awaited:
             self._gathered(method, backend, looks=looks)
 
-    def _or_connect(self, backend: str, items: Items | None) -> Items | None:
-        """What stands for the tools of a server that lists them to nobody without an account."""
-        if items is not None:
-            self._stands_for = without(self._stands_for, backend)
-        elif self._endpoint.connecting.lacks(backend):
-            view = self._view(TOOLS, backend)
-            if view is None or backend in self._stands_for:
+    def _before_account(self, method: str, backend: str, items: Items | None) -> Items | None:
+        """What is shown of a server that lists nothing without an account: what is known of it, else what of it was
+        accepted, else a tool of ours in the place of its tools."""
+        if items is None and self._endpoint.connecting.lacks(backend):
+            ours = method == TOOLS and backend in self._stands_for
+            if self._view(method, backend) is not None and not ours:
+                return None
+            spec = self._endpoint.services.table.value.backends.get(backend)
+            items = tuple(spec.pins.lists.get(method, ())) if spec is not None and spec.pins is not None else ()
+            if method == TOOLS and not items:
                 self._stands_for |= {backend}
                 return (connect_tool(backend),)
+            items = items or None
+        if items is not None and method == TOOLS:
+            self._stands_for = without(self._stands_for, backend)
         return items
 
     def stands_for(self, backend: str) -> bool:

@@ -9,7 +9,7 @@ shown can be called, and nothing else. What a server *does* is not pinned, nor w
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
@@ -72,13 +72,25 @@ class Judged(NamedTuple):
 
 
 class Pins:
-    """Of one server. `known`: anything of it is pinned."""
+    """Of one server. `known`: anything of it is pinned. `lists`: that, as it was accepted, by method."""
 
-    __slots__ = ("_lists", "_pinned", "_skeletons", "_templates", "_told", "digest", "instructions", "known", "mode")
+    __slots__ = (
+        "_lists",
+        "_pinned",
+        "_skeletons",
+        "_templates",
+        "_told",
+        "digest",
+        "instructions",
+        "known",
+        "lists",
+        "mode",
+    )
 
     def __init__(self, mode: Mode, definitions: Definitions | None) -> None:
         self.mode = mode
         self.known = definitions is not None
+        self.lists: Mapping[str, Sequence[Raw]] = definitions.lists if definitions is not None else {}
         self._pinned: dict[Kind, dict[str, Pin]] = {kind: {} for kind in MEMBERS}
         for method, items in definitions.lists.items() if definitions is not None else ():
             for item in items:

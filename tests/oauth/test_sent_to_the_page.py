@@ -1,13 +1,16 @@
 """What becomes of a call whose user was sent to the page, and does something else than to connect his account."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
 
-from tests.oauth.test_user_accounts import TOKENS, URL_MODE, Browser, flow_of, opened, text_of, user_of
-from tests.support.authorized import Running
+from tests.oauth.test_user_accounts import TOKENS, URL_MODE, Browser, configured, flow_of, opened, text_of, user_of
+from tests.support.authorized import Running, open_authorized
+from tests.support.oauth import open_oauth_world
+from tests.support.patience import PATIENCE
 from tests.support.wire_client import WireClient
 
 LATE = 0.3
@@ -101,6 +104,33 @@ async def test_4_what_a_call_waits_with_is_nobody_elses(tmp_path: Path) -> None:
         refused = await bob.retry(call, required, {key: {"action": "accept"}}).error()
         assert refused.code == -32602
         assert world.calls() == []
+
+
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+@pytest.mark.parametrize("mode", ["warn", "block"])
+async def test_who_has_not_connected_sees_what_was_accepted_of_the_server(era: str, mode: str, tmp_path: Path) -> None:
+    accepted = [{"name": "whoami", "inputSchema": {"type": "object"}, "description": "as it was accepted"}]
+    prompts = [{"name": "greet"}]
+    pinned = {"v": 1, "lists": {"tools/list": accepted, "prompts/list": prompts}}
+    (tmp_path / "stagedoor.lock").write_text(json.dumps({"version": 2, "servers": {"a": pinned}}))
+    async with open_oauth_world() as world:
+        settings = configured(world)
+        settings["gateway"]["pins"] = {"mode": mode}
+        async with open_authorized(settings, tmp_path) as gateway:
+            client: Any = await session(gateway)
+            if era == "modern":
+                client = gateway.modern(token=TOKENS["ann"], capabilities=URL_MODE)
+            listed = (await client.request("tools/list"))["tools"]
+            assert [(tool["name"], tool["description"]) for tool in listed] == [("a__whoami", "as it was accepted")]
+            assert [prompt["name"] for prompt in (await client.request("prompts/list"))["prompts"]] == ["a__greet"]
+            if mode == "block":
+                return  # what the server says of it is something else
+            await Browser(gateway, world, "ann").connect(await flow_of(gateway, "ann"))
+            assert user_of(await client.call("a__whoami")) == "ann"
+            with trio.fail_after(PATIENCE):
+                while [tool["name"] for tool in listed] != ["a__whoami", "a__of_ann"]:
+                    listed = (await client.request("tools/list"))["tools"]
+                    await trio.sleep(0.1)
 
 
 async def test_a_client_that_can_not_ask_is_sent_there_by_its_answer(tmp_path: Path) -> None:
