@@ -25,7 +25,7 @@ from tests.support.schemas import check
 
 
 @pytest.mark.e2e
-async def test_a_unix_domain_socket(programs: Programs) -> None:
+async def test_a_unix_domain_socket_in_both_ways_over_all_that_is_served_there(programs: Programs) -> None:
     with tempfile.TemporaryDirectory() as folder:  # the path of a socket must be short
         address = f"unix:{Path(folder) / 'shop'}"
         programs.gateway(CONFIG, "--listen", address)
@@ -33,6 +33,12 @@ async def test_a_unix_domain_socket(programs: Programs) -> None:
             assert (await client.call_tool("add", {"a": 1, "b": 2})).structured_content == {"result": 3}
         async with open_client(address, "2025-11-25") as client:
             assert (await client.call_tool("add", {"a": 1, "b": 2})).structured_content == {"result": 3}
+        ways = {kind: {"url": address, "type": kind} for kind in ("http", "ws", "sse")}
+        second = programs.gateway({"mcpServers": ways})
+        for kind in ways:  # what the one serves there, the other one finds there
+            async with open_client(second.endpoint(kind)) as client:
+                added = await client.call_tool("shop__add", {"a": 1, "b": 2})
+                assert added.structured_content == {"result": 3}, kind
 
 
 class Recording:
