@@ -55,6 +55,17 @@ def test_a_trail_made_anew_by_somebody_without_the_key_is_found_out(trail: Path)
     assert "signatures were not checked" in unsigned.output
 
 
+def test_what_was_cut_off_has_no_end_and_nothing_can_be_put_in_its_place(trail: Path) -> None:
+    file = trail.parent / "audit.jsonl"
+    lines = file.read_bytes().splitlines(keepends=True)
+    file.write_bytes(b"".join(lines[:3]))
+    done = run("--config", trail)
+    assert done.exit_code == 0
+    assert "signed to its end; it has no end: its process runs, or was killed" in done.output
+    file.write_bytes(b"".join([*lines[:2], lines[3]]))
+    assert run("--config", trail).exit_code == 1
+
+
 def test_rotated_files_are_read_one_after_the_other(trail: Path) -> None:
     file = trail.parent / "audit.jsonl"
     lines = file.read_bytes().splitlines(keepends=True)
