@@ -3,14 +3,19 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 from urllib.parse import urlencode, urlsplit
+
+import trio
 
 from gateway.oauth import grants, metadata
 from gateway.oauth.challenges import Challenge
 from gateway.oauth.errors import AwayError, OAuthError, shown
 from gateway.oauth.grants import Client, Tokens
 from gateway.oauth.metadata import AuthorizationServer, Resource
+
+WITHIN: Final = 20.0
+"""Seconds in which the authorization server of a server has to be found, however many documents that takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +60,11 @@ class Discovery:
 
     async def provider(self, url: str, challenge: Challenge | None, issuer: str | None) -> Provider:
         """Of the server at this URL; `issuer`: the one that is configured. Raises OAuthError."""
+        with trio.move_on_after(WITHIN):
+            return await self._provider(url, challenge, issuer)
+        raise AwayError("too_slow", f"the authorization server of {metadata.origin(url)} is not found in time")
+
+    async def _provider(self, url: str, challenge: Challenge | None, issuer: str | None) -> Provider:
         trusted = trusted_by(url, issuer)
         resource = await self._resource(url, challenge, trusted)
         if resource is None:

@@ -5,9 +5,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+import trio
 
 from gateway.oauth.challenges import Challenge
-from gateway.oauth.discovery import Answer, Discovery
+from gateway.oauth.discovery import WITHIN, Answer, Discovery
 from gateway.oauth.errors import AwayError, OAuthError
 
 SERVER = "https://s.test/mcp"
@@ -25,12 +26,14 @@ FIRST, SECOND, THIRD = (
 class Documents:
     """What is to be had where; a number: that status."""
 
-    def __init__(self, there: Mapping[str, Any]) -> None:
+    def __init__(self, there: Mapping[str, Any], slow: float = 0.0) -> None:
         self.there = there
+        self.slow = slow
         self.asked: list[str] = []
 
     async def __call__(self, method: str, url: str, **more: Any) -> Answer:
         self.asked.append(url)
+        await trio.sleep(self.slow)
         found = self.there.get(url, 404)
         return Answer(found) if isinstance(found, int) else Answer(200, json.dumps(found).encode())
 
@@ -74,3 +77,10 @@ async def test_a_server_with_a_fault_of_its_own_is_away_and_nothing_else_is_take
     with pytest.raises(AwayError):
         await Discovery(http).provider(SERVER, None, None)
     assert http.asked[-1] == broken
+
+
+async def test_7_documents_that_each_come_at_the_last_moment_hold_up_nobody_for_long(autojump_clock: Any) -> None:
+    http, start = Documents({}, slow=9.9), trio.current_time()
+    with pytest.raises(AwayError):
+        await Discovery(http).provider(SERVER, HEADER, None)
+    assert trio.current_time() - start == WITHIN
