@@ -143,6 +143,7 @@ class Authorizing:
             "" if settings.auth.asked else ANONYMOUS.name,
             browser.groups,
             settings.callers.tokens,
+            settings.callers.issuers,
         )
         sign_in = None
         if browser.mode == "oidc" and issuers:

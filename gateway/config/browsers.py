@@ -75,7 +75,7 @@ def _senseless(file: File, section: BrowserSection, *, alone: bool) -> list[tupl
         found.append(("clientId", "is missing"))
     if mode == "oidc" and not auth.issuers:
         found.append(("mode", "needs `auth.issuers`: users sign in at the first of them"))
-    if mode == "oidc" and auth.bind_client:
+    if mode in ("oidc", "proxy") and auth.bind_client:
         found.append(("mode", "does not fit `bindClient`: a login does not say which client of a user asks"))
     if mode == "proxy" and not (section.header and section.from_):
         found.append(("", "needs `header` and `from`: a header that anybody may send says nothing"))

@@ -311,7 +311,8 @@ class BrowserSection(Section):
     client_secret: SecretStr | None = None
     """Its secret, if it has one."""
     header: HeaderName | None = None
-    """Of `proxy`: the header that names the principal."""
+    """Of `proxy`: the header that names the principal, as rules do: by the name of a configured token, or as
+    `ISSUER#SUBJECT`."""
     groups: HeaderName | None = None
     """Of `proxy`: the header that has his groups, with commas between them. By it rules show servers to groups."""
     from_: list[NetworkText] = Field([], alias="from")

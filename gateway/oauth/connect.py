@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Struct
 
 from actors.ports import NO_RIGHTS, Asker, Log, Principal, Rights, Sealer
-from actors.protocol.rights import owner_of
+from actors.protocol.rights import owner_of, principal_id
 from actors.protocol.table import BackendSpec, Table
 from gateway.oauth import grants, pages
 from gateway.oauth.errors import AwayError, OAuthError, shown
@@ -59,6 +59,12 @@ class Login:
     """Who everybody is where nobody has to say who he is; "": one has to."""
     groups: str = ""
     rights: Mapping[str, Rights] = field(default_factory=dict)
+    issuers: tuple[str, ...] = ()
+
+    def named(self, said: str) -> str:
+        """Who that is whom a login proxy names as rules do: `ISSUER#SUBJECT`, or else by the principal's own name."""
+        issuer = next((issuer for issuer in self.issuers if said.startswith(f"{issuer}#")), None)
+        return said if issuer is None else principal_id(issuer, said[len(issuer) + 1 :])
 
     def rights_of(self, principal: str, headers: Mapping[str, str]) -> Rights:
         """What a login proxy, and the configuration, let somebody do whom the proxy names."""
@@ -217,7 +223,8 @@ class Connect:
         if login.mode == "none":
             return login.anonymous or wanted
         if login.mode == "proxy":
-            principal = request.headers.get(login.header.lower(), "") if _is_of(request.peer, login.peers) else ""
+            said = request.headers.get(login.header.lower(), "") if _is_of(request.peer, login.peers) else ""
+            principal = login.named(said)
             since = None if principal in login.rights else time.time()  # a configured token is out until it is restored
             return self._still(principal, login.rights_of(principal, request.headers), since)
         known = browser.principal if browser.until > time.time() else ""

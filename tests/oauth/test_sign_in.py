@@ -168,6 +168,19 @@ async def test_a_login_proxy_is_believed_from_its_own_addresses_only(nursery: An
     assert (await connect(Request("GET", "/connect", peer="10.1.2.3"))).status == 403
 
 
+def test_a_login_proxy_names_users_as_rules_do() -> None:
+    login = Login("proxy", issuers=("https://idp.test", "https://idp.test/b"))
+    for said, principal in (
+        ("ann", "ann"),
+        ("https://idp.test#a#b", principal_id("https://idp.test", "a#b")),
+        ("https://idp.test/b#c", principal_id("https://idp.test/b", "c")),
+        ("https://other.test#c", "https://other.test#c"),
+        ("", ""),
+    ):
+        assert login.named(said) == principal
+    assert login.rights_of(login.named("https://idp.test#ann"), {}) == Rights("https://idp.test", "ann")
+
+
 async def test_a_cookie_over_https_is_bound_to_the_host(nursery: Any) -> None:
     connect = pages(nursery, Login("token"))
     page = await connect(Request("GET", "/connect"))

@@ -59,6 +59,12 @@ def test_an_issuer_that_can_not_be_meant_so_is_refused(
             "auth.browser.mode",
             "does not fit `bindClient`",
         ),
+        (
+            {"issuers": [ISSUER], "bindClient": True, "browser": PROXY},
+            {},
+            "auth.browser.mode",
+            "does not fit `bindClient`",
+        ),
         ({"browser": {"mode": "token"}}, {}, "auth.browser.mode", "needs `auth.tokens`"),
         ({"browser": {"mode": "proxy", "header": "X-User"}}, {}, "auth.browser", "says nothing"),
         ({"browser": PROXY | {"from": ["lan"]}}, {}, "auth.browser.from[0]", "must be an address or a network"),
