@@ -17,7 +17,7 @@ from gateway.store.redis import mail
 from gateway.store.redis.clock import boottime
 from gateway.store.redis.errors import LinkDown
 from gateway.store.redis.inbox import BATCH, Inbox
-from gateway.store.redis.keys import alive_key, inbox_key, large_key, seen_key
+from gateway.store.redis.keys import alive_key, inbox_key, large_key, seen_key, withdrawn_key
 from gateway.store.redis.loop_links import open_loop_link
 from gateway.store.redis.mail import LARGE, Mail
 from gateway.store.redis.targets import parse
@@ -521,11 +521,12 @@ async def test_a_large_letter_whose_text_is_gone_is_delivered_empty(server, desk
         await eventually(lambda: two.letters == [b"1", b"", b"2"])
 
 
-async def test_a_withdrawn_large_letter_leaves_nothing(server, desk, ask):
+async def test_a_withdrawn_large_letter_leaves_nothing_that_lasts(server, desk, ask):
     async with desk(server) as one, desk(server, reads=False) as two:
         [entry] = await sent(one, two, b"a" * (LARGE + 1))
         assert await ask(one.mail.withdraw, two.name, entry) is True
         assert not two.client.exists(large_key(two.name))
+        assert two.client.pttl(withdrawn_key(two.name)) > 0
 
 
 async def test_few_large_letters_fill_an_inbox(server, desk, ask, monkeypatch):

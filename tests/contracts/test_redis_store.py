@@ -4,7 +4,7 @@ import pytest
 import trio
 
 from actors.machines.session import record
-from actors.ports import NO_DELTAS, Failed, LogEntry, Record, Refused
+from actors.ports import NO_DELTAS, Failed, Grant, LogEntry, Record, Refused, StreamHead
 from actors.protocol.table import Limits
 from gateway.store.redis import StoreDenied, StoreError, StoreTooOld, StoreUnreachable, StoreUrlError, checks
 from tests.support.patience import PATIENCE
@@ -143,8 +143,9 @@ async def test_a_touch_keeps_the_record_and_its_unfinished_logs(server, opened, 
         assert min(client.pttl(record), client.pttl(log)) > 2_390_000
 
 
+@pytest.mark.parametrize("write", ["append", "save", "release", "claim"])
 async def test_any_write_keeps_all_logs_once_an_eighth_of_the_idle_time_has_passed(
-    server, opened, client, session, ask
+    server, opened, client, session, ask, write
 ):
     async with opened(server.url) as store:
         key, grant = await session(store)
@@ -153,8 +154,25 @@ async def test_any_write_keeps_all_logs_once_an_eighth_of_the_idle_time_has_pass
         client.hincrby(record, "kept", -1)
         for name in (record, quiet):
             client.pexpire(name, 5_000)
-        assert await ask(store.append, key, grant, "p1", 2, [b"2"]) is None
+        if write == "append":
+            assert await ask(store.append, key, grant, "p1", 2, [b"2"]) is None
+        elif write == "save":
+            assert await ask(store.save, key, grant, (await ask(store.read, key)).rev + 1, NO_DELTAS) is None
+        elif write == "release":
+            assert await ask(store.release, key, grant) is None
+        else:
+            await ask(store.claim, key, grant.owner, grant.epoch, "again")
         assert min(client.pttl(record), client.pttl(quiet)) > 2_390_000
+
+
+async def test_what_is_restored_expires_too(server, opened, client, ask, new_key):
+    async with opened(server.url) as store:
+        key, lost = new_key(), Record("", 0, streams={"g1": StreamHead(2)})
+        grant = Grant(store.owner, 7)
+        assert await ask(store.restore, key, grant, 1, lost) is None
+        assert 2_390_000 < client.pttl(f"sd:{{{key}}}:s") <= 2_400_000
+        assert await ask(store.append, key, grant, "g1", 3, [b"3"]) is None
+        assert 2_390_000 < client.pttl(f"sd:{{{key}}}:l:g1") <= 2_400_000
 
 
 async def test_the_owned_set_names_a_session_from_before_its_creation_until_after_its_end(
