@@ -43,8 +43,9 @@ async def examine(settings: Settings) -> list[dict[str, Any]]:
 
 
 async def _examine(settings: Settings, spec: BackendSpec) -> dict[str, Any]:
-    # One process, whoever asks it for its lists, and without the key of a user: nobody is there to give one.
-    alone = replace(spec, sharing="shared", idle_stop=None, auth=None)
+    # One process, whoever asks it for its lists, whatever was accepted of it, and without the key of a user: nobody is
+    # there to give one.
+    alone = replace(spec, sharing="shared", idle_stop=None, auth=None, pins=None)
     endpoint = Endpoint(spec.name, "transparent", (spec.name,))
     merged = Endpoint("", "aggregate", (spec.name,))
     table = Table({spec.name: alone}, {spec.name: endpoint, "": merged}, settings.table.separator)
@@ -71,7 +72,8 @@ async def _visit(spec: BackendSpec, client: Client) -> dict[str, Any]:
         "memory": cost.memory,
         "seconds": round(seconds, 2),
         "tools": len(tools),
-        "advice": _advice(spec, cost, tools),
+        # One without sessions has one process, whoever comes.
+        "advice": _advice(spec, cost, tools) if server.get("era") != "modern" else "",
     }
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from actors.protocol.definitions import written
 from gateway.cli import cli, composed
 
 SERVER = """
@@ -19,13 +20,18 @@ for line in sys.stdin:
     asked = json.loads(line)
     if "id" not in asked:
         continue
+    about = {"capabilities": {"tools": {}}, "serverInfo": {"name": "heavy", "version": "1"}}
+    modern = sys.argv[3:] == ["modern"]
     result = {
-        "initialize": {
+        "server/discover": {"resultType": "complete", "ttlMs": 0, "cacheScope": "private",
+            "supportedVersions": ["2026-07-28"], **about} if modern else None,
+        "initialize": None if modern else {
             "protocolVersion": "2025-11-25",
             "capabilities": {"tools": {}},
             "serverInfo": {"name": "heavy", "version": "1"},
         },
         "tools/list": {
+            "resultType": "complete", "ttlMs": 0, "cacheScope": "private",
             "tools": [{"name": "t", "inputSchema": {"type": "object"}, "annotations": reads}]
         },
     }.get(asked["method"])
@@ -69,6 +75,18 @@ def test_each_process_is_measured_with_what_it_has_started_and_advised_on(
     assert '"principal"' in found["heavy"]["advice"]
     assert '"shared"' in found["reader"]["advice"]
     assert found["shared"]["advice"] == ""
+
+
+def test_one_without_sessions_is_one_process_for_everybody_already_whatever_was_accepted(config: Path) -> None:
+    file = json.loads(config.read_text())
+    args = [*file["mcpServers"]["heavy"]["args"], "modern"]
+    modern = {**file["mcpServers"]["heavy"], "args": args, "pins": "block"}
+    config.write_text(json.dumps({"mcpServers": {"modern": modern}}))
+    (config.parent / "stagedoor.lock").write_bytes(written({}))
+    done = run("--json", config)
+    assert done.exit_code == 0, done.output
+    [found] = json.loads(done.stdout)
+    assert (found["tools"], found["processes"], found["advice"]) == (1, 2, "")
 
 
 def test_one_that_is_started_with_a_users_key_is_started_without(config: Path) -> None:
