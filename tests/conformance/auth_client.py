@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+import ssl
 import sys
 from html import unescape
 from typing import Any
@@ -23,6 +24,11 @@ from tests.support.patience import PATIENCE
 METADATA = "https://conformance-test.local/client-metadata.json"
 CALLS = 4
 """Calls in all, after each of which the user connects what it wants."""
+
+
+def browser() -> httpx2.Client:
+    """A user's. All pages are by plain HTTP, so it knows no authorities: to read those of the machine takes long."""
+    return httpx2.Client(timeout=PATIENCE, verify=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
 
 
 def auth(scenario: str, context: dict[str, Any]) -> dict[str, Any]:
@@ -41,20 +47,20 @@ def auth(scenario: str, context: dict[str, Any]) -> dict[str, Any]:
 
 def connect(page: str) -> None:
     """Goes the way of a user, as far as he is let."""
-    with httpx2.Client(timeout=PATIENCE) as browser:
-        shown = browser.get(page)
+    with browser() as user:
+        shown = user.get(page)
         fields = dict(re.findall(r'<input type="hidden" name="([^"]*)" value="([^"]*)"', shown.text))
         if "action" not in fields:
             print("no way on:", re.sub(r"<[^>]*>", " ", shown.text)[-300:], file=sys.stderr)
             return
-        pressed = browser.post(page, data={name: unescape(value) for name, value in fields.items()})
+        pressed = user.post(page, data={name: unescape(value) for name, value in fields.items()})
         onward = re.search(r'content="0;url=([^"]*)"', pressed.text)
         if onward is None:
             print("refused:", re.sub(r"<[^>]*>", " ", pressed.text)[-300:], file=sys.stderr)
             return
         url = unescape(onward[1])
         for _ in range(5):
-            answer = browser.get(url)
+            answer = user.get(url)
             if not answer.is_redirect:
                 print("came to:", re.sub(r"<[^>]*>", " ", answer.text)[-200:], file=sys.stderr)
                 return
@@ -92,14 +98,14 @@ async def calls(client: Client, server: str, scenario: str) -> None:
 
 def connect_all(page: str, server: str) -> None:
     """By the list of accounts, where the client can open no page."""
-    with httpx2.Client(timeout=PATIENCE) as browser:
-        shown = browser.get(page)
+    with browser() as user:
+        shown = user.get(page)
         form = re.search(r"<form.*?</form>", shown.text)
         if form is None:
             print("no accounts:", re.sub(r"<[^>]*>", " ", shown.text)[-300:], file=sys.stderr)
             return
         fields = dict(re.findall(r'<input type="hidden" name="([^"]*)" value="([^"]*)"', form[0]))
-        chosen = browser.post(page, data={name: unescape(value) for name, value in fields.items()})
+        chosen = user.post(page, data={name: unescape(value) for name, value in fields.items()})
         onward = re.search(r'content="0;url=([^"]*)"', chosen.text)
         if onward is None:
             print("refused:", re.sub(r"<[^>]*>", " ", chosen.text)[-300:], file=sys.stderr)

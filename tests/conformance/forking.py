@@ -14,6 +14,7 @@ from pathlib import Path
 def forks(path: Path, places: int) -> list[str]:
     """Forks for whoever connects, `places` at a time; returns in each child, with its arguments."""
     gc.freeze()  # what there is stays: no child looks through it, which would copy it
+    gc.set_threshold(10_000)  # and none lives long
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(f"{path}.new")
         listener.listen(64)

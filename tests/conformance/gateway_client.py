@@ -57,6 +57,7 @@ def main(url: str) -> None:
         config["gateway"] = {"clientMetadataUrl": auth_client.METADATA, "log": {"level": "debug"}}
     # Every request and answer, with its time: the last line of one that hangs says in what.
     logging.basicConfig(level=logging.DEBUG, format="%(asctime)s %(name)s %(message)s")
+    logging.getLogger("httpcore2").setLevel(logging.INFO)  # which would tell each step of theirs
     with tempfile.TemporaryDirectory() as folder, serving(config, Path(folder)) as endpoint:
         # Where the user connects accounts, it is from the endpoint of all servers; the rest is by the server's own.
         place = endpoint if scenario.startswith("auth/") else f"{endpoint}/judge"
