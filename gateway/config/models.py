@@ -396,8 +396,8 @@ class AuditSection(Section):
     """Who did what, one JSON line each. Without a `file`, `syslog` or `otlp` nothing is written."""
 
     file: str | None = None
-    """The file that lines are appended to, relative to this file; only its owner can read it. Several processes may
-    share it. Where it is moved away, a new one is begun."""
+    """The file that lines are appended to, relative to this file; it is made so that only its owner can read it.
+    Several processes may share it. Where it is moved away, a new one is begun."""
     arguments: Literal["none", "keys", "hash", "redacted", "full"] = "keys"
     """What is written of the arguments of a call: their names (`keys`), with a hash of each value that is the same
     within this deployment (`hash`), with their values but for what looks like a credential (`redacted`), or all
