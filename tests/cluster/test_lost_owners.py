@@ -79,8 +79,27 @@ async def test_a_call_that_a_dead_owner_had_taken_ends_with_an_error_and_never_r
         call = client.begin("tools/call", {"name": "slow"})
         await alpha.next()
         one.kill(at_once=at_once)
-        assert unknown(await outcome(call))
+        assert unknown(await outcome(call, 1 if at_once else SOON))
         assert executions(alpha) == 1
+        assert await client.tool("echo") == "alpha: echo"
+
+
+@pytest.mark.parametrize("of", ["another message", "the call"])
+async def test_a_call_that_came_by_mail_and_whose_session_crashes_ends_with_an_error_at_once(autojump_clock, of):
+    """It is never said to be unexecuted."""
+    alpha = slow()
+    async with pair(alpha) as (one, two):
+        client = await elsewhere(one, two)
+        [alive] = one.actors.sessions.table.values()
+        if of == "the call":
+            alive.ref.cell.actor.receive = None  # type: ignore[union-attr, method-assign]
+        call = client.begin("tools/call", {"name": "slow"})
+        await one.settle()
+        alive.ref.reply("nonsense")
+        await one.settle()
+        one.crashes.clear()
+        assert unknown(await outcome(call, 1))
+        assert executions(alpha) == (of == "another message")
         assert await client.tool("echo") == "alpha: echo"
 
 
