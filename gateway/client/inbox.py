@@ -5,7 +5,6 @@ from typing import Final
 import trio
 
 from actors.ports import FrameReceived
-from gateway.client.errors import ConnectionLostError
 from gateway.client.transport import Received
 
 ROOM: Final = 16 * 1024 * 1024
@@ -24,6 +23,7 @@ class Inbox:
         self._sender, self._waiting = trio.open_memory_channel[Received](MESSAGES)
         self._held = 0
         self._taken = trio.lowlevel.ParkingLot()
+        self._closed = False
 
     def put(self, received: Received) -> None:
         """Never waits. Where nothing is received any more, nothing happens."""
@@ -37,16 +37,14 @@ class Inbox:
             self._held += _size(received)
 
     async def room(self) -> None:
-        """Waits until more may come: what reads a stream does before it reads on."""
-        while self._held >= ROOM:
+        """Waits until more may come, or nothing has to: what reads a stream does before it reads on."""
+        await trio.lowlevel.checkpoint()
+        while self._held >= ROOM and not self._closed:
             await self._taken.park()
 
     async def receive(self) -> Received:
-        """The next message. ConnectionLostError once nothing more can come."""
-        try:
-            received = await self._waiting.receive()
-        except trio.EndOfChannel:
-            raise ConnectionLostError("the connection was closed") from None
+        """The next message. EndOfChannel once nothing more can come."""
+        received = await self._waiting.receive()
         self._held -= _size(received)
         if self._held < ROOM:
             self._taken.unpark_all()
@@ -54,7 +52,9 @@ class Inbox:
 
     def close(self) -> None:
         """Nothing more comes. May be called twice."""
+        self._closed = True
         self._sender.close()
+        self._taken.unpark_all()
 
 
 def _size(received: Received) -> int:

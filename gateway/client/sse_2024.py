@@ -13,6 +13,7 @@ from actors.protocol.sse import SseDecoder, SseEvent, SseTooLargeError
 from actors.protocol.table import Limits
 from actors.runtime.boundary import boundary
 from gateway.client.errors import ConnectionLostError, not_resumable
+from gateway.client.inbox import Inbox
 from gateway.client.transport import Received
 from gateway.wire.errors import WireError
 from gateway.wire.http1_client import encode_headers
@@ -41,7 +42,7 @@ class SseTransport:
         self._endpoint = endpoint
         self._headers = headers + encode_headers([("Accept", "*/*"), ("Content-Type", "application/json")])
         self._stream = stream
-        self._sender, self._inbox = trio.open_memory_channel[Received](64)
+        self._inbox = Inbox()
         self._nursery = nursery
         self._running: dict[RequestId, trio.CancelScope] = {}
         """The POSTs of requests."""
@@ -66,7 +67,7 @@ class SseTransport:
     async def receive(self) -> Received:
         try:
             return await self._inbox.receive()
-        except (trio.EndOfChannel, trio.ClosedResourceError):
+        except trio.EndOfChannel:
             raise ConnectionLostError(self._gone) from None
 
     async def close(self) -> None:
@@ -86,7 +87,7 @@ class SseTransport:
             if outcome.error is not None:
                 unsent = isinstance(outcome.error, WireError) and not outcome.error.sent
                 executed: Literal["no", "unknown"] = "no" if unsent else "unknown"
-                await self._pass_on(RequestFailed(id, "broken", str(outcome.error), executed))
+                self._inbox.put(RequestFailed(id, "broken", str(outcome.error), executed))
         self._running.pop(id, None)
 
     async def _ask(self, id: RequestId, message: bytes) -> None:
@@ -94,10 +95,10 @@ class SseTransport:
         if 200 <= status < 300:
             return
         if error_code(body) is not None:
-            await self._pass_on(body)
+            self._inbox.put(body)
         else:
             why = f"the server answered with HTTP {worded(status)}"
-            await self._pass_on(RequestFailed(id, "http_status", why, executed_by(status), status))
+            self._inbox.put(RequestFailed(id, "http_status", why, executed_by(status), status))
 
     async def _deliver(self, message: bytes) -> None:
         """A message that has no answer. What it is refused with says nothing that anybody waits for."""
@@ -119,22 +120,17 @@ class SseTransport:
         if scope is not None:
             scope.deadline = min(scope.deadline, trio.current_time() + within)
 
-    async def _pass_on(self, received: Received) -> None:
-        try:
-            await self._sender.send(received)
-        except (trio.BrokenResourceError, trio.ClosedResourceError):
-            return  # nobody reads any more
-
     async def _read(self) -> None:
         outcome = await boundary(self._read_events)
         if outcome.error is not None:
             self._gone = f"the stream broke: {outcome.error}"
-        self._sender.close()
+        self._inbox.close()
 
     async def _read_events(self) -> None:
         while (event := await self._stream.next()) is not None:
             if event.event == "message" and event.data:
-                await self._pass_on(event.data)
+                await self._inbox.room()
+                self._inbox.put(event.data)
                 if self._running:
                     message = read(event.data)
                     if isinstance(message, Result | Error):

@@ -11,6 +11,7 @@ from trio.lowlevel import FdStream
 from actors.ports import Headers
 from actors.protocol.table import Limits, StdioTarget
 from gateway.client.errors import ConnectionLostError, not_resumable
+from gateway.client.inbox import Inbox
 from gateway.client.transport import Received
 from gateway.wire.errors import SpawnError
 from gateway.wire.lines import LineSplitter, LongLine
@@ -39,7 +40,7 @@ class StdioTransport:
         self._child = child
         self._limit = limit
         self._outbox, self._to_write = trio.open_memory_channel[bytes](WAITING)
-        self._sender, self._inbox = trio.open_memory_channel[bytes](WAITING)
+        self._inbox = Inbox()
         self._stderr: deque[str] = deque(maxlen=STDERR)
         self._said_all = trio.Event()
         self._closing = False
@@ -56,7 +57,7 @@ class StdioTransport:
     async def receive(self) -> Received:
         try:
             return await self._inbox.receive()
-        except (trio.EndOfChannel, trio.ClosedResourceError):
+        except trio.EndOfChannel:
             raise await self._lost() from None
 
     async def close(self) -> None:
@@ -102,14 +103,9 @@ class StdioTransport:
                 if isinstance(line, LongLine):
                     _LOG.warning("%s sent a line of %s bytes, which was dropped", self._name, line.size)
                 elif line.strip().startswith((b"{", b"[")) and not self._closing:
-                    await self._pass_on(line.strip())
-        self._sender.close()
-
-    async def _pass_on(self, line: bytes) -> None:
-        try:
-            await self._sender.send(line)
-        except (trio.BrokenResourceError, trio.ClosedResourceError):
-            return  # nobody reads any more; the process must not stop at a full pipe
+                    await self._inbox.room()  # there is some once nobody reads: it must not stop at a full pipe
+                    self._inbox.put(line.strip())
+        self._inbox.close()
 
     async def _read_stderr(self) -> None:
         lines = LineSplitter(4096)

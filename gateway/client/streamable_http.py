@@ -81,7 +81,10 @@ class HttpTransport:
         return self._trail.last_id
 
     async def receive(self) -> Received:
-        return await self._inbox.receive()
+        try:
+            return await self._inbox.receive()
+        except trio.EndOfChannel:
+            raise ConnectionLostError("the connection was closed") from None
 
     async def send(self, message: bytes, headers: Headers = ()) -> None:
         await trio.lowlevel.checkpoint()

@@ -265,5 +265,23 @@ async def test_more_answers_than_may_wait_end_the_connection(monkeypatch: pytest
     for message in (b"1", b"2", b"3", b"4"):
         waiting.put(message)
     assert [await waiting.receive(), await waiting.receive()] == [b"1", b"2"]
-    with pytest.raises(ConnectionLostError):
+    with pytest.raises(trio.EndOfChannel):
         await waiting.receive()
+
+
+async def test_who_waits_for_room_when_the_connection_ends_goes_on(
+    monkeypatch: pytest.MonkeyPatch, nursery: trio.Nursery
+) -> None:
+    monkeypatch.setattr(inbox, "ROOM", 1)
+    waiting, went_on = inbox.Inbox(), trio.Event()
+    waiting.put(b"1")
+
+    async def read_on() -> None:
+        await waiting.room()
+        went_on.set()
+
+    nursery.start_soon(read_on)
+    await trio.testing.wait_all_tasks_blocked()
+    assert not went_on.is_set()
+    waiting.close()
+    await went_on.wait()
