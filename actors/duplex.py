@@ -11,6 +11,7 @@ reads only when something comes meanwhile, and one brings the session's stream o
 
 import secrets
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 from http import HTTPStatus
 from typing import Final, assert_never
@@ -114,6 +115,8 @@ class _Connection:
         self._hearing: trio.CancelScope | None = None
         """Around the wait for it."""
         self._nursery: trio.Nursery | None = None
+        self._over = False
+        """Nothing more is said of what is under way: each of it has an error."""
 
     async def run(self) -> None:
         try:
@@ -199,10 +202,15 @@ class _Connection:
 
     async def _finish(self) -> None:
         """The client has said all: what is under way is answered still."""
-        with trio.move_on_after(self._limits.drain_deadline):
+        with trio.move_on_after(self._limits.drain_deadline) as patience:
             while self._conversation.awaited:
                 await self._changed.park()
         self._stop()
+        if patience.cancelled_caught:
+            self._over = True
+            with trio.move_on_after(END_WITHIN, shield=True), suppress(HungUp):
+                for told in self._conversation.give_up():
+                    await self._channel.send(told)
 
     async def _take(self, body: bytes | TooLong) -> dx.Exchange | None:
         """What is to be asked while others read on; all else is done here."""
@@ -399,6 +407,8 @@ class _Connection:
         return place
 
     async def _send(self, message: bytes, exchange: dx.Exchange | None = None) -> None:
+        if self._over:
+            return
         if exchange is not None:
             exchange.saying = True
         try:

@@ -20,6 +20,9 @@ from actors.protocol.payload import mentions
 LISTEN: Final = "subscriptions/listen"
 CANCELLED: Final = "notifications/cancelled"
 EMPTY_RESULT: Final = Raw(b"{}")
+LOST: Final = errors.internal("the answer was lost", reason="stream_lost", executed="unknown")
+ENDED: Final = errors.internal("the gateway is shutting down", reason="shutdown", executed="unknown")
+"""Of what is under way when the time of a client is over that has said all."""
 
 
 class Exchange(Struct, eq=False):
@@ -43,12 +46,9 @@ class Exchange(Struct, eq=False):
         """Whether it ends when somebody ends it, and not by itself."""
         return self.modern and self.method == LISTEN
 
-    def owed(self) -> list[bytes]:
+    def owed(self, error: ProtocolError = LOST) -> list[bytes]:
         """What is to be said instead of answers that will not come any more."""
-        if not self.pending:
-            return []
-        lost = errors.internal("the answer was lost", reason="stream_lost", executed="unknown")
-        return [encode_error_body(lost, id) for id in self.ids if id in self.pending - self.withdrawn]
+        return [encode_error_body(error, id) for id in self.ids if id in self.pending - self.withdrawn]
 
 
 class Asked(Struct, frozen=True):
@@ -138,6 +138,14 @@ class Conversation:
                 if exchange.modern:
                     return Withdrawn(id)
         return Told(confirms=notification.method == "notifications/initialized")
+
+    def give_up(self) -> list[bytes]:
+        """What is said of all that is under way and would end by itself; nothing else goes out of it."""
+        exchanges = {id(exchange): exchange for exchange in self.running.values() if not exchange.listens}.values()
+        told = [owed for exchange in exchanges for owed in exchange.owed(ENDED)]
+        for exchange in exchanges:
+            exchange.pending.clear()
+        return told
 
     def over(self, exchange: Exchange) -> None:
         """Nothing of it is under way any more."""

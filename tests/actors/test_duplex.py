@@ -166,6 +166,8 @@ async def test_at_the_end_of_input_nothing_is_waited_for_beyond_the_drain(autoju
         began = trio.current_time()
         await wire.ended.wait()
         assert trio.current_time() - began == pytest.approx(gateway.services.limits.drain_deadline)
+        error = (await wire.answer(1))["error"]
+        assert (error["code"], error["data"]) == (-32603, {"reason": "shutdown", "executed": "unknown"})
 
 
 async def test_a_gateway_that_ends_serves_what_is_under_way(autojump_clock):
