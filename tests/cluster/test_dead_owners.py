@@ -118,6 +118,23 @@ async def test_of_several_that_drain_the_message_finds_its_way_to_one_that_does_
         assert owners(four) == [1]
 
 
+async def test_what_a_draining_one_sends_to_the_wrong_replica_goes_to_its_living_owner(autojump_clock: Any) -> None:
+    alpha = slow()
+    async with open_replicas(3, alpha) as (one, two, three):
+        client = await one.connect("alpha")
+        [key] = one.actors.sessions.table
+        call, request = await reached(await two.connect("alpha"), alpha)
+        two.actors.sessions.know(key, three.services.cluster.incarnation)
+        client.to(two)
+        async with draining(two):
+            began = trio.current_time()
+            assert await client.tool("echo") == "alpha: echo"
+            assert trio.current_time() - began < 1
+            request.text("done")
+            await call.result()
+        assert owners(one, three) == [1, 0]
+
+
 async def test_one_that_can_t_read_the_record_hands_the_message_to_one_that_takes_over(autojump_clock: Any) -> None:
     async with open_replica_maker(http()) as start:
         older, newer, other = await start(), await start(info=NEWER), await start(info=NEWER)
