@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+import trio
 from msgspec import Raw
 
 from actors.protocol.table import Endpoint
@@ -12,15 +13,32 @@ from tests.support.harness import Gateway, open_gateway
 from tests.support.mcp_backend import Backend, tool
 
 
-async def rebuild(gateway: Gateway, client: Client) -> None:
-    """The session's actor crashes; its next message begins another life."""
+async def crash(gateway: Gateway) -> None:
+    """The session's actor."""
     [alive] = gateway.actors.sessions.table.values()
     alive.ref.cell.actor.receive = None  # type: ignore[union-attr, method-assign]
     alive.ref.reply("anything")
     await gateway.settle()
     assert gateway.crashes
     gateway.crashes.clear()
+
+
+async def rebuild(gateway: Gateway, client: Client) -> None:
+    """The session's actor crashes; its next message begins another life."""
+    await crash(gateway)
     assert await client.call("ping") == {}
+
+
+@pytest.mark.parametrize(("apart", "status"), [(50, 404), (70, 200)])
+async def test_one_that_crashes_twice_within_a_minute_has_ended(autojump_clock, apart, status):
+    async with open_gateway(Backend("alpha")) as gateway:
+        client = await gateway.connect("alpha")
+        await rebuild(gateway, client)
+        await trio.sleep(apart / 2)
+        assert await client.call("ping") == {}  # else it would rest
+        await trio.sleep(apart / 2)
+        await crash(gateway)
+        assert await client.begin("ping").head() == status
 
 
 @pytest.mark.parametrize("endpoint", ["", "alpha"])
