@@ -101,6 +101,13 @@ EVENTS: Final = {
         ),
         Event("session", "a client opened a session", _REQUEST),
         Event(
+            "session.end",
+            "a session has ended: `reason` is `delete` (its client said so, or its connection ended), `idle`, "
+            "`operator`, `revoked`, `unconfigured`, `shutdown`, `poisoned` (it could not be rebuilt), or "
+            "`initialize_failed` or `initialize_malformed`",
+            ("reason", "principal", "endpoint", "session", "era"),
+        ),
+        Event(
             "call",
             "a request had its end: tools, prompts, resources, completion, tasks, subscriptions. Lists and pings are "
             "not told",

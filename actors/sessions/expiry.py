@@ -17,6 +17,7 @@ from typing import TypeAlias, assert_never
 from actors.ports import DUE_PARTS, UNAVAILABLE, Failed, Grant, Record, Refused, SessionKey, ignore
 from actors.runtime import Actor, DynamicSupervisor
 from actors.services import Services
+from actors.streams.recorder import handle
 from actors.upstreams.resume import delete_upstream, read_resumable
 
 ACTIVE = "active"
@@ -57,6 +58,17 @@ def end(
         if resume.kept is not None:
             delete_upstream(services, upstreams, table.backends[backend], resume.kept)
     services.store.end(key, grant, reason, ignore)
+    principal, endpoint = (record.fields.get(name, b"").decode() for name in ("principal", "endpoint"))
+    tell_end(key, principal, endpoint, reason, services)
+
+
+def tell_end(key: SessionKey, principal: str, endpoint: str, reason: str, services: Services) -> None:
+    """Writes it into the audit trail."""
+    if services.audit.on:
+        where = {"endpoint": endpoint} if endpoint else {}
+        services.audit.record(
+            "session.end", reason=reason, principal=principal, session=handle(key), era="legacy", **where
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,7 +64,7 @@ from actors.record import LOSSES, NO_FIELDS, RETRY, Fields, OwnedRecord, Renamed
 from actors.runtime import EMPTY_TABLE, NORMAL, SHUTDOWN, Actor, ActorDown, Down, Exit, Reply, put
 from actors.services import DRAIN_MARGIN, Services
 from actors.sessions import messages as sm
-from actors.sessions.expiry import Returned, last_activity, rests
+from actors.sessions.expiry import Returned, last_activity, rests, tell_end
 from actors.streams.connection import Connection
 from actors.streams.follower import Follower
 from actors.streams.recorder import (
@@ -941,11 +941,13 @@ class SessionActor(Actor):
             self.ctx.stop(NORMAL)
             return
         self.endpoint.delete_upstreams()
-        ending, ref = self._ending, self.ctx.ref
+        ending, ref, identity = self._ending, self.ctx.ref, self.identity
 
         def done(outcome: Any) -> None:
             why = outcome.reason if isinstance(outcome, Failed) else None
             self._moved = why is Refused.FENCED  # then it is to end where it goes on
+            if not self._moved:
+                tell_end(identity.key, identity.principal.name, identity.endpoint, reason, self.services)
             for reply in () if self._moved else ending:
                 reply.answer(Answer.refusing(errors.store_away()) if why in UNAVAILABLE else Answer(200))
             # Only now: whoever asked for the end must not hear of it before it is recorded.

@@ -62,6 +62,22 @@ async def test_a_call_is_one_line_with_who_what_and_how_it_ended(autojump_clock,
         assert (opened["principal"], opened["session"]) == ("ann", session[:12])
 
 
+async def test_the_end_of_a_session_is_told_with_its_reason_also_of_one_at_rest(autojump_clock, trail):
+    async with open_gateway(server(), idle_ttl=60.0, **watched(trail)) as gateway:
+        first, second = [await gateway.connect(principal=ANN) for _ in range(2)]
+        keys = [line["session"] for line in trail.of("session")]
+        await first.delete()
+        assert trail.of("session.end") == [
+            {"event": "session.end", "reason": "delete", "principal": "ann", "session": keys[0], "era": "legacy"}
+        ]
+        await trio.sleep(3600)
+        assert [(line["reason"], line["session"]) for line in trail.of("session.end")] == [
+            ("delete", keys[0]),
+            ("idle", keys[1]),
+        ]
+        assert second.session
+
+
 async def test_lists_and_pings_are_not_told_and_what_is_read_is(autojump_clock, trail):
     async with open_gateway(server(), **watched(trail)) as gateway:
         client = await gateway.connect(principal=ANN)
