@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -36,13 +38,21 @@ SERVERS: dict[str, dict[str, Any]] = {
 SDKS = {"1.27": PYTHON, "2": Path(sys.executable)}
 
 
-def beside(programs: Programs, kind: str, python: Path = PYTHON) -> tuple[Gateway, Any, str]:
+@pytest.fixture(scope="module")
+def forks(shared_programs: Programs) -> Callable[[Path], list[str]]:
+    """The server on an SDK, by its Python: a program that starts at once."""
+    return cache(lambda python: shared_programs.forks(python.parts[-3], [python, PROGRAM]))
+
+
+def beside(
+    programs: Programs, forks: Callable[[Path], list[str]], kind: str, python: Path = PYTHON
+) -> tuple[Gateway, Any, str]:
     """The gateway in front of the server on the official Python SDK; how to start that again, and where it is."""
     need(python.exists(), f"{python} is")
     has_it = subprocess.run([python, "-c", "import websockets"], check=False, capture_output=True).returncode == 0
     need(kind != "ws" or has_it, "websockets for the SDK's WebSocket server is")
     port = free_port()
-    command = [python, PROGRAM, "ws" if kind == "ws" else "sse", str(port)]
+    command = [*forks(python), "ws" if kind == "ws" else "sse", str(port)]
     url = str(SERVERS[kind]["url"]).format(port)
     gateway = programs.gateway({"mcpServers": {"old": {**SERVERS[kind], "url": url}}})
 
@@ -79,9 +89,9 @@ def client_of(gateway: Gateway, mode: str, server: str | None = None) -> Client:
 
 @pytest.mark.parametrize(("kind", "sdk"), [*((kind, "1.27") for kind in SERVERS), ("sse", "2")])
 async def test_the_official_sdk_s_server_serves_clients_of_either_era_and_ours(
-    programs: Programs, kind: str, sdk: str
+    programs: Programs, forks: Callable[[Path], list[str]], kind: str, sdk: str
 ) -> None:
-    gateway, start, url = beside(programs, kind, SDKS[sdk])
+    gateway, start, url = beside(programs, forks, kind, SDKS[sdk])
     start()
     progress: list[float] = []
 
@@ -108,9 +118,9 @@ async def test_the_official_sdk_s_server_serves_clients_of_either_era_and_ours(
 
 @pytest.mark.parametrize("kind", SERVERS)
 async def test_a_call_whose_server_dies_may_have_been_executed_and_the_next_one_finds_another(
-    programs: Programs, kind: str
+    programs: Programs, forks: Callable[[Path], list[str]], kind: str
 ) -> None:
-    gateway, start, _ = beside(programs, kind)
+    gateway, start, _ = beside(programs, forks, kind)
     start()
     with trio.fail_after(PATIENCE):
         async with client_of(gateway, "legacy", "old") as client:

@@ -22,19 +22,21 @@ pytestmark = [pytest.mark.e2e, pytest.mark.node]
 SERVERS = ROOT / "tests" / "matrix" / "servers"
 
 
-def python(node: Path, folder: Path) -> list[str]:
-    return [sys.executable, str(SERVERS / "python_modern.py")]
+def python(node: Path, folder: Path, programs: Programs) -> list[str]:
+    return programs.forks("python", [sys.executable, SERVERS / "python_modern.py"])
 
 
-def typescript(node: Path, folder: Path) -> list[str]:
+def typescript(node: Path, folder: Path, programs: Programs) -> list[str]:
     story.write(folder)
     return [str(node), str(SERVERS / "typescript_modern.mjs"), str(folder)]
 
 
 @pytest.fixture(scope="module", params=[python, typescript], ids=["python", "typescript"])
-def command(request: pytest.FixtureRequest, node: Path, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    made: Callable[[Path, Path], list[str]] = request.param
-    return made(node, tmp_path_factory.mktemp("story"))
+def command(
+    request: pytest.FixtureRequest, node: Path, tmp_path_factory: pytest.TempPathFactory, shared_programs: Programs
+) -> list[str]:
+    made: Callable[[Path, Path, Programs], list[str]] = request.param
+    return made(node, tmp_path_factory.mktemp("story"), shared_programs)
 
 
 @pytest.fixture(scope="module", params=["command", "http"])
