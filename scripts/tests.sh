@@ -39,18 +39,18 @@ alone=( # those that need no tools
   tests/runtime
 )
 lots=(
-  tests/matrix
   tests/deploy
-  tests/conformance/test_conformance.py
-  "tests/conformance/test_[!c]*.py tests/conformance/test_client_mode.py" # of the same runs of the suite
-  tests/chaos
-  "tests/e2e/test_[abde]*.py"
-  "tests/e2e/test_[g-q]*.py"
-  "tests/e2e/test_[s-z]*.py"
   "tests/gateway/[a-c]*"
+  tests/conformance/test_conformance.py
+  "tests/e2e/test_[s-z]*.py"
+  tests/matrix
+  "tests/e2e/test_[abde]*.py"
+  "tests/conformance/test_[!c]*.py tests/conformance/test_client_mode.py" # of the same runs of the suite
   "tests/gateway/[!_a-c]*"
   "tests/e2e/test_[cr]*.py"
   "tests/e2e/test_f*.py"
+  tests/chaos
+  "tests/e2e/test_[g-q]*.py"
 )
 for folder in tests/*/; do
   folder=${folder%/}
