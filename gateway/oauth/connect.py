@@ -31,6 +31,8 @@ SESSION: Final = 900.0
 """Seconds for which a browser is known to be a principal's."""
 LONGEST_RIGHTS: Final = 1500
 """Bytes of the rights of who is there; a cookie may have 4096."""
+STATE: Final = 2048
+"""Characters of a `state` that is looked at: that of a sign-in holds all that is to be known at its end."""
 HEADERS: Final = (
     (
         "Content-Security-Policy",
@@ -381,7 +383,7 @@ class Connect:
     async def _callback(self, request: Request, browser: _Browser) -> Page:
         answer = request.answer
         state = answer.get("state", "")
-        if request.method == "POST" or not 0 < len(state) <= 256:
+        if request.method == "POST" or not 0 < len(state) <= STATE:
             raise OAuthError("bad_state", "this answer is of no sign-in that is under way: begin again")
         if self._sign_in is not None and self._sign_in.is_its(state):
             principal, rights, onward = await self._sign_in.finish(state, browser.nonce, answer)

@@ -2,6 +2,9 @@
 
 The ID token comes from the token endpoint itself, over a connection that has shown whose it is, so its signature is not
 looked at (section 3.1.3.7, 6); everything that it says is.
+
+Anybody may begin a sign-in, so none is kept for it: what is to be known at its end goes with it as its `state`, sealed.
+That one has ended is kept: a `state` is good once.
 """
 
 import secrets
@@ -11,30 +14,35 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from actors.ports import Sealer, Shelf
+from actors.ports import Failed, Refused, Sealer, Shelf
 from actors.protocol.issuers import Issuer, rights_of
 from actors.protocol.rights import Rights, principal_id
 from gateway.oauth import grants
 from gateway.oauth.discovery import Discovery
 from gateway.oauth.errors import OAuthError
 from gateway.oauth.grants import Client
-from gateway.oauth.vault import opened, shelf_key, there
+from gateway.oauth.metadata import AuthorizationServer
+from gateway.oauth.vault import shelf_key, there
 
 LIVES: Final = 600.0
 """Seconds that a sign-in may take."""
 SKEW: Final = 60.0
 MARK: Final = "in."
 """Begins a `state` that is of a sign-in."""
+CONTEXT: Final = b"sign-in"
 
 
-class _Pending(Struct, frozen=True):
+KNOWN: Final = 300.0
+"""Seconds that the metadata of an issuer is kept."""
+
+
+class _Pending(Struct, frozen=True, array_like=True):
     issuer: str
-    iss: bool
-    token_endpoint: str
     browser: str
     verifier: str
     nonce: str
     onward: str
+    until: float
 
 
 class SignIn:
@@ -60,6 +68,8 @@ class SignIn:
         self._sealer = sealer
         self._discovery = discovery
         self._wall = wall
+        self._servers: dict[str, tuple[AuthorizationServer, float]] = {}
+        """By issuer: its metadata, and until when they are kept."""
 
     def issuer_of(self, principal: str | None) -> str:
         """Where this principal can show who he is."""
@@ -74,14 +84,12 @@ class SignIn:
 
     async def begin(self, issuer: str, browser: str, onward: str) -> str:
         """Where to sign in; afterwards the browser goes on at `onward`, a page of ours. Raises OAuthError."""
-        server = await self._discovery.server(issuer)
-        state, nonce, verifier = MARK + secrets.token_urlsafe(24), secrets.token_urlsafe(16), grants.verifier()
-        pending = _Pending(issuer, server.iss, server.token_endpoint, browser, verifier, nonce, onward)
-        key = shelf_key("sign-in", state)
-        sealed = self._sealer.seal(msgspec.json.encode(pending), key.encode())
-        there(await self._shelf.put(key, sealed.encode(), LIVES))
+        server = await self._server(issuer)
         if server.authorization_endpoint is None:
             raise OAuthError("bad_metadata", "the login names no place to sign in")
+        nonce, verifier = secrets.token_urlsafe(16), grants.verifier()
+        pending = _Pending(issuer, browser, verifier, nonce, onward, self._wall() + LIVES)
+        state = MARK + self._sealer.seal(msgspec.json.encode(pending), CONTEXT)
         return grants.authorize_url(
             server.authorization_endpoint,
             client_id=self._client_id,
@@ -95,27 +103,45 @@ class SignIn:
 
     async def finish(self, state: str, browser: str, answer: Mapping[str, str]) -> tuple[str, Rights, str]:
         """Who has signed in, with what rights, and where he goes on. Raises OAuthError."""
-        key = shelf_key("sign-in", state)
-        found = there(await self._shelf.take(key))
-        plain = opened(self._sealer, found, key.encode())
-        if plain is None:
-            raise OAuthError("bad_state", "this answer is of no sign-in that is under way: begin again")
-        pending = msgspec.json.decode(plain, type=_Pending)
+        pending = await self._pending(state)
         if not browser or not secrets.compare_digest(pending.browser, browser):
             raise OAuthError("other_browser", "this answer is for another browser: begin again in this one")
-        grants.check_iss(pending.issuer, pending.iss, answer.get("iss"))
+        server = await self._server(pending.issuer)
+        grants.check_iss(pending.issuer, server.iss, answer.get("iss"))
         if "error" in answer or not answer.get("code"):
             raise OAuthError("declined", "you were not signed in")
         form = grants.code_form(answer["code"], pending.verifier, self._redirect_uri, None)
         method = "client_secret_basic" if self._client_secret is not None else "none"
         client = Client(self._client_id, method, self._client_secret)
-        claims = await self._discovery.id_token(pending.issuer, pending.token_endpoint, client, form, self._wall())
+        claims = await self._discovery.id_token(pending.issuer, server.token_endpoint, client, form, self._wall())
         self._check(claims, pending)
         issuer = self._issuers.get(pending.issuer)
         rights = rights_of(claims, issuer, None) if issuer is not None else None
         if rights is None:
             raise OAuthError("bad_login", "the login did not say who you are")
+        over = await self._shelf.put(shelf_key("sign-in", state), b"over", LIVES, instead="")
+        if isinstance(over, Failed) and over.reason is Refused.FENCED:
+            raise _unknown()
+        there(over)
         return principal_id(pending.issuer, rights.subject), rights, pending.onward
+
+    async def _pending(self, state: str) -> _Pending:
+        plain = self._sealer.unseal(state.removeprefix(MARK), CONTEXT)
+        if plain is None:
+            raise _unknown()
+        pending = msgspec.json.decode(plain, type=_Pending)
+        if self._wall() > pending.until or there(await self._shelf.read(shelf_key("sign-in", state))) is not None:
+            raise _unknown()
+        return pending
+
+    async def _server(self, issuer: str) -> AuthorizationServer:
+        if issuer not in self._issuers:  # of a configuration before
+            raise _unknown()
+        server, until = self._servers.get(issuer, (None, 0.0))
+        if server is None or self._wall() > until:
+            server = await self._discovery.server(issuer)
+            self._servers[issuer] = server, self._wall() + KNOWN
+        return server
 
     def _check(self, claims: Mapping[str, Any], pending: _Pending) -> None:
         audience, expires = claims.get("aud"), claims.get("exp")
@@ -130,3 +156,7 @@ class SignIn:
         )
         if not good:
             raise OAuthError("bad_login", "the login's answer is not for this sign-in")
+
+
+def _unknown() -> OAuthError:
+    return OAuthError("bad_state", "this answer is of no sign-in that is under way: begin again")

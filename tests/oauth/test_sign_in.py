@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 
 import pytest
 
-from actors.ports import Asker, Principal
+from actors.ports import Asker, Failed, Principal
 from actors.protocol.issuers import Issuer
 from actors.protocol.rights import Rights, principal_id
 from actors.protocol.table import Table
@@ -46,11 +46,51 @@ class Idp:
         return Answer(200, json.dumps({"id_token": f"e30.{payload}.sig"}).encode())
 
 
-def sign_in(idp: Idp) -> SignIn:
-    shelf = MemoryShelf(lambda: 1000.0)
-    return SignIn(
-        [Issuer(LOGIN)], "pages", None, f"{BASE}/connect/callback", shelf, SEALER, Discovery(idp), lambda: 1000.0
-    )
+class Watched(MemoryShelf):
+    """Counts what is put there."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda: 1000.0)
+        self.puts = 0
+
+    async def put(self, *place: Any, **how: Any) -> str | Failed:
+        self.puts += 1
+        return await super().put(*place, **how)
+
+
+def sign_in(idp: Idp, shelf: MemoryShelf | None = None, wall: Callable[[], float] = lambda: 1000.0) -> SignIn:
+    shelf = MemoryShelf(wall) if shelf is None else shelf
+    return SignIn([Issuer(LOGIN)], "pages", None, f"{BASE}/connect/callback", shelf, SEALER, Discovery(idp), wall)
+
+
+async def test_beginning_costs_the_store_nothing_and_the_issuer_one_look_for_many() -> None:
+    idp, kept = Idp(), Watched()
+    signing = sign_in(idp, kept)
+    states = {await begun(signing, idp) for _ in range(20)}
+    assert len(states) == 20
+    assert max(map(len, states)) < 1000
+    assert kept.puts == 0
+    assert len(idp.asked) == 1
+
+
+async def test_a_sign_in_that_took_too_long_is_over() -> None:
+    idp, now = Idp(), [1000.0]
+    signing = sign_in(idp, wall=lambda: now[0])
+    state = await begun(signing, idp)
+    now[0] += 601.0
+    with pytest.raises(OAuthError):
+        await signing.finish(state, "browser", {"code": "c"})
+    assert f"{LOGIN}/token" not in idp.asked
+
+
+async def test_what_nobody_has_sealed_is_no_sign_in() -> None:
+    idp = Idp()
+    signing = sign_in(idp)
+    state = await begun(signing, idp)
+    for other in ("in.", "in.x", f"in.{state}", state[:-2] + "AA"):
+        with pytest.raises(OAuthError):
+            await signing.finish(other, "browser", {"code": "c"})
+    assert f"{LOGIN}/token" not in idp.asked
 
 
 async def begun(signing: SignIn, idp: Idp) -> str:
