@@ -50,10 +50,14 @@ class Watch:
         self._wake = trio.Event()
 
     def note(self, params: Mapping[str, Any], size: int = 0) -> None:
-        """Something has changed, by a message of this size."""
+        """Something has changed, by a message of this size. What has changed before keeps its place: else of several
+        that change all the time the same would always be the oldest."""
         update = typed(Update, dict(params))
-        if update.uri in self._changed:
-            self._take(update.uri)
+        known = self._changed.get(update.uri)
+        if known is not None:
+            self._room.give(known[1])
+            if not self._room.fits(size):
+                del self._changed[update.uri]
         while not self._room.fits(size):
             self._take(next(iter(self._changed)))
         self._changed[update.uri] = update, size

@@ -388,6 +388,32 @@ async def test_what_waits_for_slow_functions_of_a_user_is_bounded_by_bytes(monke
     assert (logged, steps, changed) == ([0, 1, 2], [0, 5, 6, 7], ["5", "6", "7"])
 
 
+async def test_none_of_several_resources_that_change_all_the_time_is_left_out() -> None:
+    server = Hostile(lambda asked, say: {})
+    async with open_client(server, LEGACY) as client, client.subscribe("a://") as updates:
+        taken = []
+        for _ in range(4):
+            for uri in ("a://1", "a://2", "a://3"):
+                server.tell(UPDATED, {"uri": uri})
+            await trio.testing.wait_all_tasks_blocked()
+            taken.append((await anext(updates)).uri)
+    assert taken == ["a://1", "a://2", "a://3", "a://1"]
+
+
+async def test_a_change_that_grows_counts_in_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waiting, "ROOM", 10_000)
+    server = Hostile(lambda asked, say: {})
+    async with open_client(server, LEGACY) as client, client.subscribe("a://") as updates:
+        for size in (10, 3_000, 9_000):
+            for uri in ("a://1", "a://2", "a://3"):
+                server.tell(UPDATED, {"uri": uri, "more": "x" * size})
+        await trio.testing.wait_all_tasks_blocked()
+        assert (await anext(updates)).uri == "a://3"
+        server.tell(UPDATED, {"uri": "a://4"})
+        await trio.testing.wait_all_tasks_blocked()
+        assert (await anext(updates)).uri == "a://4"
+
+
 async def test_a_server_that_takes_no_answers_is_read_no_further(autojump_clock: trio.abc.Clock) -> None:
     class Deaf(Hostile):
         deaf = False
