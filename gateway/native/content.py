@@ -171,7 +171,10 @@ def text_of(value: Any) -> Any:
     """As text, what is one once it is JSON: a pydantic URL, a path, an enum of texts. Anything else as it is."""
     if value is None or isinstance(value, (str, bytes, bytearray)):
         return value
-    plain = from_json(to_json(value))
+    try:
+        plain = from_json(to_json(value))
+    except ValueError:  # it is nothing in JSON
+        return value
     return plain if isinstance(plain, str) else value
 
 

@@ -25,6 +25,7 @@ from gateway.native import (
     ToolError,
     ToolResult,
 )
+from gateway.native.revisions import fit
 from tests.gateway.native.test_objects import Shop, Small, pages
 
 WRONG: Any = 5
@@ -186,6 +187,12 @@ async def test_what_is_text_once_it_is_json_may_stand_for_text(connect: Any) -> 
     assert (await client.request("resources/read", {"uri": str(url)}))["contents"][0]["uri"] == str(url)
     link, resource = (await client.call("links"))["content"]
     assert (link["uri"], link["name"], resource["resource"]["uri"]) == (str(url),) * 3
+
+
+@pytest.mark.parametrize("value", [object(), 1, ["x"]])
+def test_what_is_no_text_in_json_is_refused_by_its_type(value: Any) -> None:
+    with pytest.raises(TypeError, match=f"name can't be of type {type(value).__name__}"):
+        fit("implementation", {"name": value, "version": "1"}, "2025-11-25")
 
 
 async def test_whatever_is_raised_ends_its_request_alone(connect: Any, failed: Any) -> None:
