@@ -29,7 +29,8 @@ def browser_of(file: File, problems: list[Problem]) -> Browser | None:
     near = listen.loopback or bool(listen.path)
     alone = near and (gateway.public_url is None or on_this_machine(urlsplit(gateway.public_url).hostname or ""))
     found = (_assumed if section is None else _said)(file, problems, alone=alone)
-    if found is not None and not near and not gateway.public_url and not gateway.auth.issuers:  # these need it anyway
+    issuers = gateway.auth.issuers  # these need it anyway
+    if found is not None and _personal(file) and not (near or gateway.public_url or issuers):
         problems.append(Problem("is missing: users are sent there to connect their accounts", ("gateway", "publicUrl")))
     return found
 
@@ -50,8 +51,7 @@ def _said(file: File, problems: list[Problem], *, alone: bool) -> Browser | None
 
 def _assumed(file: File, problems: list[Problem], *, alone: bool) -> Browser | None:
     """Where nothing is said: by tokens, if there are any, and by nothing where only this machine reaches us."""
-    gateway, servers = file.gateway, {**file.mcp_servers, **file.servers}
-    personal = [name for name, s in servers.items() if s.auth is not None and s.auth.mode in ("user", "key")]
+    gateway, personal = file.gateway, _personal(file)
     if not personal:
         return None
     if gateway.auth.issuers:
@@ -63,6 +63,12 @@ def _assumed(file: File, problems: list[Problem], *, alone: bool) -> Browser | N
         why = f'is missing: nothing says who its users are: server "{personal[0]}" has an account of each'
         problems.append(Problem(why, PATH))
     return Browser("none")
+
+
+def _personal(file: File) -> list[str]:
+    """The servers at which each user has an account of his own."""
+    servers = {**file.mcp_servers, **file.servers}
+    return [name for name, s in servers.items() if s.auth is not None and s.auth.mode in ("user", "key")]
 
 
 def _senseless(file: File, section: BrowserSection, *, alone: bool) -> list[tuple[str, str]]:
@@ -81,7 +87,8 @@ def _senseless(file: File, section: BrowserSection, *, alone: bool) -> list[tupl
         found.append(("", "needs `header` and `from`: a header that anybody may send says nothing"))
     if mode == "token" and not auth.tokens:
         found.append(("mode", "needs `auth.tokens`"))
-    foreign = sorted(section.model_fields_set - {"mode"} - _OF[mode])
+    said = {key for key in section.model_fields_set if getattr(section, key)}
+    foreign = sorted(said - {"mode"} - _OF[mode])
     return [*found, *((to_camel(key.rstrip("_")), f'has no meaning with `"mode": "{mode}"`') for key in foreign)]
 
 

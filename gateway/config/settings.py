@@ -221,7 +221,8 @@ class Settings:
         empty (MCP, security best practices: sessions of nobody in particular are for one machine)."""
         if self.listen.path or self.listen.loopback:
             return ""
-        if (self.auth.issuers or self.auth.browser is not None) and not self.public_url:
+        connects = any(spec.auth is not None and spec.auth.connected for spec in self.table.backends.values())
+        if (self.auth.issuers or (connects and self.auth.browser is not None)) and not self.public_url:
             return f"whoever reaches {self.listen} is told where the gateway is: set `gateway.publicUrl`"
         if self.auth.browser is not None and self.auth.browser.mode == "none":
             return (

@@ -98,7 +98,8 @@ def parse_store(url: str) -> str:
     if not known or parts.fragment:
         raise ValueError("must be memory://, redis://HOST:PORT/DB or rediss://HOST:PORT/DB, or one of the longer forms")
     places = parts.netloc.rpartition("@")[2].split(",") if parts.netloc else []
-    if not all(_is_reachable(urlsplit(f"//{place}")) for place in places):
+    here = "" if "+" in parts.scheme else "localhost"  # what `redis://:6379` means
+    if not all(_is_reachable(urlsplit(f"//{place}"), here) for place in places):
         raise ValueError(_UNREACHABLE)
     return url
 
@@ -174,9 +175,9 @@ def _syslog(url: str) -> str:
     return url
 
 
-def _is_reachable(parts: SplitResult) -> bool:
-    """Whether it has a host that can be looked up, and a port or none."""
-    host = parts.hostname or ""
+def _is_reachable(parts: SplitResult, without: str = "") -> bool:
+    """Whether it has a host that can be looked up, and a port or none. `without`: what it means without a host."""
+    host = parts.hostname or without
     try:
         host.encode("idna")
         return bool(host) and not re.search(r"[\x00-\x20\x7f]", host) and (parts.port is None or parts.port > 0)

@@ -383,6 +383,8 @@ def test_the_documents_list_the_rights() -> None:
     [
         ("redis://user:secret@h:7000/3", "direct", "redis://h:7000/3"),
         ("rediss://h", "direct", "rediss://h"),
+        ("redis://:secret@/0", "direct", "redis:///0"),
+        ("redis://:7000", "direct", "redis://:7000"),
         ("unix:///run/redis.sock?db=2", "direct", "unix:///run/redis.sock"),
         ("redis+sentinel://:secret@h1:1,h2/main/2", "sentinel", "redis+sentinel://h1:1,h2/main/2"),
         ("rediss+cluster://user:secret@h1,h2:7000", "cluster", "rediss+cluster://h1,h2:7000"),

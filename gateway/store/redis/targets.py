@@ -184,8 +184,10 @@ def parse(url: str) -> Target:
         if kind is None:
             raise StoreUrlError(f"{shown!r}: a store URL begins with {_FORMS}")
         target = Target(kind, url, parts, shown)
-        if parts.scheme != "unix":
+        if kind != "direct":
             _hosts(parts)
+        elif parts.hostname:  # without one it is this machine
+            _looked_up(parts.hostname)
         if kind == "cluster":
             target.options()
         else:
@@ -195,13 +197,18 @@ def parse(url: str) -> Target:
     return target
 
 
+def _looked_up(host: str) -> None:
+    """Raises ValueError for what no name server can be asked for, as whoever looks it up would."""
+    host.encode("idna")
+
+
 def _hosts(url: SplitResult) -> list[tuple[str, int | None]]:
     hosts = []
     for place in url.netloc.rpartition("@")[2].split(","):
         host = urlsplit(f"//{place}")
         if not host.hostname:
             raise StoreUrlError(f"{place!r} is not a host")
-        host.hostname.encode("idna")  # as whoever looks it up does
+        _looked_up(host.hostname)
         hosts.append((host.hostname, host.port))
     return hosts
 

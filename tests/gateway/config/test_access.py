@@ -105,9 +105,17 @@ def test_each_way_to_tell_whose_browser_it_is_can_be_said(settings: Callable[...
     proxy = browser({"browser": PROXY | {"groups": "X-Groups"}})
     assert (proxy.header, proxy.groups, proxy.peers) == ("X-User", "X-Groups", ("10.0.0.0/8", "::1"))
     assert browser({"tokens": TOKENS}).mode == "token"
+    filled = {"mode": "token", "header": None, "from": [], "clientId": ""}  # as templates write what is not set
+    assert browser({"tokens": TOKENS, "browser": filled}).mode == "token"
     assert browser({}, publicUrl=None).mode == "none"
     assert browser({"browser": {"mode": "none"}}, publicUrl="http://127.0.0.1:8080").mode == "none"
     assert settings(config()).auth.browser is None
+
+
+def test_pages_that_nobody_is_sent_to_need_no_public_address(settings: Callable[..., Settings]) -> None:
+    browser = {"mode": "token"}
+    found = settings(config({"tokens": TOKENS, "browser": browser}, listen="0.0.0.0:80", publicUrl=None))
+    assert found.unguarded == ""
 
 
 @pytest.mark.parametrize(
