@@ -428,6 +428,17 @@ class Standing:
         except ConditionError:
             return Holds.UNKNOWN
 
+    def conditions(self, kind: Kind, backend: str, name: str) -> list[str]:
+        """The rules about this that depend on the arguments of a call, each with its condition."""
+        found = []
+        for rule in self._rules:
+            said = [("deny", rule.deny), ("scopes for", [item for item, _ in rule.scopes]), ("allow", rule.allow)]
+            for verb, items in said:
+                item = next((item for item in items if item.matches(kind, backend, name)), None)
+                if item is not None and self._holds(rule, kind, backend, name, Asked(None)) is Holds.MAYBE:
+                    found.append(f"{rule.place}: {verb} {item} when {_constraint(rule)}")
+        return found
+
     # Many names
 
     def _template(self, kind: Literal["tool", "prompt", "resource"], backend: str, names: Glob) -> Decision:

@@ -37,7 +37,7 @@ def explain(
     ITEM is SERVER:TOOL, prompt:SERVER:NAME or resource:SERVER:URI, by the server's own names. PRINCIPAL is the name
     of a configured token, which has the groups and scopes that are configured, or ISSUER#SUBJECT.
     """
-    from gateway.config.policies import caller, explained, limits
+    from gateway.config.policies import caller, conditions, explained, limits
 
     settings = load_file(config).settings
     try:
@@ -45,6 +45,9 @@ def explain(
         told = None if claims is None else from_json(claims)
         who = caller(principal, groups, scopes, client, settings.callers, told)
         decision = explained(settings.table, *who, item, args)
+        depends = (
+            [] if args is not None or decision.outcome == "deny" else conditions(settings.table.policy, *who, item)
+        )
         limited = limits(settings.table.policy, *who, item, args) if decision.outcome != "deny" else []
     except ValueError as error:
         raise click.UsageError(str(error)) from error
@@ -52,12 +55,17 @@ def explain(
     observed = rules is not None and not rules.enforced and decision.outcome != "allow" == unruled.outcome
     if as_json:
         print_json(
-            _told(decision) | ({"limits": limited} if limited else {}) | ({"mode": "observe"} if observed else {})
+            _told(decision)
+            | ({"conditions": depends} if depends else {})
+            | ({"limits": limited} if limited else {})
+            | ({"mode": "observe"} if observed else {})
         )
         return
     click.echo(printable(f"{decision.outcome}: {decision.rule}"))
     if observed:
         click.echo('nothing is refused by that: `policyMode` is "observe"')
+    for condition in depends:
+        click.echo(printable(f"depends on the arguments (--args): {condition}"))
     if decision.scopes:
         click.echo(printable(f"needs the scopes: {' '.join(decision.scopes)}"))
     if decision.constraint:

@@ -335,6 +335,11 @@ def limits(policy: Policy | None, principal: str, rights: Rights, text: str, arg
     return [*dict.fromkeys([*own, *standing.meters])]
 
 
+def conditions(policy: Policy | None, principal: str, rights: Rights, text: str) -> list[str]:
+    """The rules about this item that depend on the arguments of a call, each with its condition."""
+    return [] if policy is None else policy.standing(principal, rights).conditions(*_one(text))
+
+
 def _one(text: str) -> tuple[Kind, str, str]:
     one = item(text)
     assert one.kind != "endpoint"

@@ -35,6 +35,12 @@ def config(**gateway: Any) -> str:
             ["ann", "prompt:github:x", "--args", '{"n": 5}'],
             "deny: policy[3]: its condition is not met\nthe arguments have to meet: args.n < 3\n",
         ),
+        (["ann", "prompt:github:x", "--args", '{"n": 1}'], "allow: policy[3]: allow prompt:github:*\n"),
+        (
+            ["ann", "prompt:github:x"],
+            "allow: policy[3]: allow prompt:github:*\n"
+            "depends on the arguments (--args): policy[3]: allow prompt:github:* when args.n < 3\n",
+        ),
     ],
 )
 def test_explain_says_what_comes_of_it_and_which_rule_decides(
@@ -42,6 +48,14 @@ def test_explain_says_what_comes_of_it_and_which_rule_decides(
 ) -> None:
     result = stagedoor("explain", "--config", file(config()), *asked)
     assert (result.exit_code, result.stdout) == (0, answer)
+
+
+def test_explain_says_what_the_arguments_may_refuse(
+    stagedoor: Callable[..., Result], file: Callable[[str], str]
+) -> None:
+    name = file(config(policy=[*RULES, {"deny": ["github:*"], "when": "args.force"}]))
+    told = json.loads(stagedoor("explain", "--config", name, "--json", "ann", "github:read").stdout)
+    assert (told["decision"], told["conditions"]) == ("allow", ["policy[4]: deny github:* when args.force"])
 
 
 def test_explain_says_how_often(stagedoor: Callable[..., Result], file: Callable[[str], str]) -> None:
