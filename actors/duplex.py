@@ -205,12 +205,14 @@ class _Connection:
         with trio.move_on_after(self._limits.drain_deadline) as patience:
             while self._conversation.awaited:
                 await self._changed.park()
-        self._stop()
         if patience.cancelled_caught:
             self._over = True
             with trio.move_on_after(END_WITHIN, shield=True), suppress(HungUp):
-                for told in self._conversation.give_up():
+                for told in self._conversation.give_up():  # in turn: behind what goes out, which is not cut
                     await self._channel.send(told)
+                while self._conversation.saying:
+                    await self._changed.park()
+        self._stop()
 
     async def _take(self, body: bytes | TooLong) -> dx.Exchange | None:
         """What is to be asked while others read on; all else is done here."""

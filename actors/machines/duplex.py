@@ -157,6 +157,11 @@ class Conversation:
         """Whether something is under way that ends by itself."""
         return any(not exchange.listens for exchange in self.running.values())
 
+    @property
+    def saying(self) -> bool:
+        """Whether the last message of something goes out."""
+        return any(exchange.saying and not exchange.pending for exchange in self.running.values())
+
     def outgoing(self, exchange: Exchange, data: bytes) -> tuple[bytes, ...]:
         """What goes out of a message that the door has given for these requests."""
         try:

@@ -170,6 +170,25 @@ async def test_at_the_end_of_input_nothing_is_waited_for_beyond_the_drain(autoju
         assert (error["code"], error["data"]) == (-32603, {"reason": "shutdown", "executed": "unknown"})
 
 
+async def test_an_answer_that_goes_out_at_the_end_of_that_time_is_not_cut(autojump_clock):
+    backend = alpha(held={"work"})
+    async with open_gateway(backend) as gateway, connected(gateway) as wire:
+        await wire.initialize()
+        wire.ask(1, "tools/call", CALL)
+        first = await backend.next()
+        wire.ask(2, "tools/call", CALL)
+        await backend.next()
+        wire.finish()
+        await trio.sleep(gateway.services.limits.drain_deadline - 1)
+        wire.slowness = 2
+        first.text("done")
+        await wire.ended.wait()
+        told = {message["id"]: message for message in wire.got if message.get("id") in (1, 2)}
+        assert told[1]["result"]["content"][0]["text"] == "done"
+        assert told[2]["error"]["data"] == {"reason": "shutdown", "executed": "unknown"}
+        assert len(wire.got) == 3, "each once, besides the answer to initialize"
+
+
 async def test_a_gateway_that_ends_serves_what_is_under_way(autojump_clock):
     backend = alpha(held={"work"})
     async with open_gateway(backend) as gateway, connected(gateway) as wire:

@@ -29,6 +29,8 @@ class Wire:
     """Of the tasks that do."""
     calls = True
     """Whether it says when there is something to receive."""
+    slowness = 0.0
+    """Seconds in which it takes a message."""
 
     def __init__(self) -> None:
         self.got: list[Message] = []
@@ -58,7 +60,7 @@ class Wire:
 
     async def send(self, message: bytes) -> None:
         assert b"\n" not in message
-        await trio.lowlevel.checkpoint()
+        await trio.sleep(self.slowness)
         if self.stuck:
             await trio.sleep(30)
             raise HungUp
