@@ -60,7 +60,7 @@ from actors.protocol.table import Replaced, Table
 from actors.protocol.trace_context import parse
 from actors.protocol.trail import AUDITED
 from actors.quotas import Quotas
-from actors.record import LOSSES, NO_FIELDS, RETRY, Fields, OwnedRecord, Renamed, SaveDue, Stored
+from actors.record import FINAL, LOSSES, NO_FIELDS, RETRY, Fields, OwnedRecord, Renamed, SaveDue, Stored
 from actors.runtime import EMPTY_TABLE, NORMAL, SHUTDOWN, Actor, ActorDown, Down, Exit, Reply, put
 from actors.services import DRAIN_MARGIN, Services
 from actors.sessions import messages as sm
@@ -946,7 +946,7 @@ class SessionActor(Actor):
         def done(outcome: Any) -> None:
             why = outcome.reason if isinstance(outcome, Failed) else None
             self._moved = why is Refused.FENCED  # then it is to end where it goes on
-            if not self._moved:
+            if why not in FINAL:  # else whoever has ended it tells
                 tell_end(identity.key, identity.principal.name, identity.endpoint, reason, self.services)
             for reply in () if self._moved else ending:
                 reply.answer(Answer.refusing(errors.store_away()) if why in UNAVAILABLE else Answer(200))

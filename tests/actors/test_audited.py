@@ -78,6 +78,24 @@ async def test_the_end_of_a_session_is_told_with_its_reason_also_of_one_at_rest(
         assert second.session
 
 
+async def test_the_end_of_a_session_is_told_by_the_replica_that_ended_it_alone(autojump_clock, trail):
+    async with open_replicas(2, server(kind="http"), idle_ttl=60.0, **watched(trail)) as (one, _):
+        await one.connect(principal=ANN)
+        await one.pause()
+        await trio.sleep(3600)
+        await one.resume()
+        await trio.sleep(300)
+        assert [line["reason"] for line in trail.of("session.end")] == ["idle"]
+
+
+async def test_the_end_of_a_session_that_never_began_is_told(autojump_clock, trail):
+    async with open_gateway(server(version="1999-01-01"), **watched(trail)) as gateway:
+        with suppress(RpcError):
+            await gateway.connect("alpha", principal=ANN)
+        await trio.sleep(300)
+        assert [line["reason"] for line in trail.of("session.end")] == ["initialize_failed"]
+
+
 async def test_lists_and_pings_are_not_told_and_what_is_read_is(autojump_clock, trail):
     async with open_gateway(server(), **watched(trail)) as gateway:
         client = await gateway.connect(principal=ANN)
