@@ -946,7 +946,7 @@ class SessionActor(Actor):
         def done(outcome: Any) -> None:
             why = outcome.reason if isinstance(outcome, Failed) else None
             self._moved = why is Refused.FENCED  # then it is to end where it goes on
-            if why not in FINAL:  # else whoever has ended it tells
+            if why not in (*FINAL, *UNAVAILABLE):  # else whoever has ended it tells, or will
                 tell_end(identity.key, identity.principal.name, identity.endpoint, reason, self.services)
             for reply in () if self._moved else ending:
                 reply.answer(Answer.refusing(errors.store_away()) if why in UNAVAILABLE else Answer(200))

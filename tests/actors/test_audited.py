@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import trio
 
-from actors.ports import Principal
+from actors.ports import Failed, Principal, Refused
 from actors.protocol.payload import MEMBERS_MAX
 from actors.protocol.policy import Policy, Rule, item
 from actors.protocol.rights import Rights
@@ -94,6 +94,17 @@ async def test_the_end_of_a_session_that_never_began_is_told(autojump_clock, tra
             await gateway.connect("alpha", principal=ANN)
         await trio.sleep(300)
         assert [line["reason"] for line in trail.of("session.end")] == ["initialize_failed"]
+
+
+async def test_the_end_of_a_session_that_was_not_recorded_is_told_once_it_is(autojump_clock, trail, monkeypatch):
+    async with open_gateway(server(), **watched(trail)) as gateway:
+        client = await gateway.connect(principal=ANN)
+        with monkeypatch.context() as store:
+            store.setattr(gateway.store, "end", lambda *what: what[-1](Failed(Refused.AWAY)))
+            assert await client.delete() == 503
+        assert trail.of("session.end") == []
+        assert await client.delete() == 200
+        assert [line["reason"] for line in trail.of("session.end")] == ["delete"]
 
 
 async def test_lists_and_pings_are_not_told_and_what_is_read_is(autojump_clock, trail):
