@@ -103,8 +103,9 @@ EVENTS: Final = {
         Event(
             "session.end",
             "a session has ended: `reason` is `delete` (its client said so, or its connection ended), `idle`, "
-            "`operator`, `revoked`, `unconfigured`, `shutdown`, `poisoned` (it could not be rebuilt), or "
-            "`initialize_failed` or `initialize_malformed`",
+            "`operator`, `revoked`, `unconfigured`, `poisoned` (it could not be rebuilt), or before it began "
+            "`initialize_failed`, `initialize_malformed` or `shutdown`. Where the store is memory, those that are "
+            "there end with their process, and only its drain is told",
             ("reason", "principal", "endpoint", "session", "era"),
         ),
         Event(
