@@ -431,7 +431,8 @@ class Who(Section):
     groups: list[str] | None = None
     """Groups of the token."""
     principals: list[str] | None = None
-    """Configured tokens by their name; users of an issuer as `ISSUER#SUBJECT`."""
+    """Configured tokens by their name; users of an issuer as `ISSUER#SUBJECT`; `anonymous`: whoever comes over stdio,
+    or where there are no tokens and no issuers."""
     scopes: list[ScopeText] | None = None
     """Scopes of the token. Who lacks them does not see what the rule allows; to be asked for them, see `scopes` of the
     rule."""

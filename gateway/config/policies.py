@@ -4,6 +4,7 @@ import json
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
+from actors.ports import ANONYMOUS
 from actors.protocol.globs import covers, glob, meets
 from actors.protocol.limiting import BURST_MOST, QUOTAS, Limit, amount
 from actors.protocol.policy import (
@@ -222,7 +223,7 @@ def _nobody(rule: PolicyRule, path: Path, callers: Callers) -> Iterator[Problem]
 def _no_one(who: Who, path: Path, callers: Callers) -> Iterator[Problem]:
     """Why a rule is for nobody, though each of its lists is for somebody."""
     users = callers.issuers and (who.principals is None or any(_user(name, callers.issuers) for name in who.principals))
-    known = callers.tokens or {"anonymous": Rights()}
+    known = {ANONYMOUS.name: Rights(), **callers.tokens}
     if not users and not any(who.includes(name, rights) for name, rights in known.items()):
         yield Problem("can never match: nobody has one of each of these", (*path, "who"))
 
@@ -237,7 +238,7 @@ _MISSING = {
 
 def _known(key: str, callers: Callers) -> set[str]:
     if key == "principals":
-        return set(callers.tokens) or (set() if callers.issuers else {"anonymous"})
+        return {ANONYMOUS.name, *callers.tokens}  # over stdio everybody is
     if key == "clients":
         return set()
     return {name for rights in callers.tokens.values() for name in getattr(rights, key)}
@@ -272,7 +273,7 @@ def caller(
     if callers.tokens or callers.issuers:
         near = nearest(name, callers.tokens)
         hint = f'; did you mean "{near}"?' if near else ""
-        if name != "anonymous":
+        if name != ANONYMOUS.name:
             raise ValueError(f"nobody has this name: users of an issuer are ISSUER#SUBJECT{hint}")
     return name, Rights("", "", client, member, may)
 

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from actors.protocol.policy import Asked
+from actors.protocol.rights import Rights
 from gateway.config import Problem, Settings, advice, load
 
 ISSUER = {"issuer": "https://idp.test"}
@@ -143,7 +145,7 @@ def test_an_option_does_not_open_to_others_what_is_for_this_machine(
     assert words in replace(found, listen=Address("0.0.0.0", 8080)).unguarded
 
 
-@pytest.mark.parametrize("names", [["anonymous"], ["https://idp.test#"], ["https://other.test#ann"], [""]])
+@pytest.mark.parametrize("names", [["https://idp.test#"], ["https://other.test#ann"], [""]])
 def test_a_rule_for_a_principal_that_no_issuer_has_can_never_match(
     problems: Callable[..., list[Problem]], names: list[str]
 ) -> None:
@@ -171,6 +173,14 @@ def test_a_rule_is_for_somebody_who_has_one_of_each_of_its_lists(
         return
     (found,) = problems(text)
     assert (found.field, "one of each" in found.message) == ("gateway.policy[0].who", True)
+
+
+@pytest.mark.parametrize("auth", [{}, {"tokens": TOKENS}, {"issuers": [ISSUER]}])
+def test_a_rule_may_be_for_who_comes_over_stdio(settings: Callable[..., Settings], auth: Any) -> None:
+    policy = [{"who": {"principals": ["anonymous"]}, "allow": ["files:*"]}]
+    found = settings(config(auth, {"files": {"command": "sh"}}, policy=policy)).table.policy
+    assert found is not None
+    assert found.standing("anonymous", Rights()).decide("tool", "files", "x", Asked(None)).outcome == "allow"
 
 
 @pytest.mark.parametrize("catalog", ["a b", "a\r\nX-Other: b", ""])
