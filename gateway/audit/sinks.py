@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import msgspec
 
@@ -22,6 +22,8 @@ ANSWER_BYTES: Final = 4096
 """Of a collector's answer that are read."""
 TIMEOUT: Final = 5.0
 """Seconds that a collector may take for anything."""
+_IN_TARGETS: Final = "%/?:@!$&'()*+,;=[]"
+"""What stands in paths and queries as it is (RFC 3986, sections 3.3 and 3.4), letters and digits aside."""
 _AUTHPRIV = 10
 _SEVERITY = {"warning": 4, "notice": 5, "info": 6}
 _NUMBERS = {"warning": (13, "WARN"), "notice": (10, "INFO2"), "info": (9, "INFO")}
@@ -212,8 +214,9 @@ class OtlpSink:
     def __init__(self, url: str, headers: Mapping[str, str], service: Mapping[str, str]) -> None:
         self._url = urlsplit(url)
         query = f"?{self._url.query}" if self._url.query else ""
-        self._target = (self._url.path or "/v1/logs") + query
-        self._headers = {**headers, "Content-Type": "application/json"}
+        self._target = quote((self._url.path or "/v1/logs") + query, safe=_IN_TARGETS)
+        said = {**headers, "Content-Type": "application/json"}
+        self._headers = {name: value.encode() for name, value in said.items()}
         self._resource = {"attributes": [_attribute(name, value) for name, value in service.items()]}
 
     def write(self, lines: Sequence[Line]) -> int:

@@ -391,6 +391,15 @@ def test_a_collector_gets_log_records_and_is_asked_again_when_it_is_busy(collect
     assert (record["timeUnixNano"], record["severityText"], record["eventName"]) == ("1500000000", "WARN", "deny")
 
 
+def test_a_collector_may_have_any_letters_in_its_address(collector):
+    url, got, _ = collector
+    assert (
+        OtlpSink(f"{url}/b\u00fcro one?tenant=\u00fc%41", {"X-Key": "\u20ac"}, {}).write([Line("call", 0.0, b"{}")])
+        == 0
+    )
+    assert [path for path, *_ in got] == ["/v1/logs/b%C3%BCro%20one?tenant=%C3%BC%41"]
+
+
 @pytest.mark.parametrize("status", [400, 401, 404, 501])
 def test_what_a_collector_will_never_take_is_counted_and_not_sent_again(collector, status):
     url, got, statuses = collector
