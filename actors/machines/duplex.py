@@ -21,8 +21,8 @@ LISTEN: Final = "subscriptions/listen"
 CANCELLED: Final = "notifications/cancelled"
 EMPTY_RESULT: Final = Raw(b"{}")
 LOST: Final = errors.internal("the answer was lost", reason="stream_lost", executed="unknown")
-ENDED: Final = errors.internal("the gateway is shutting down", reason="shutdown", executed="unknown")
-"""Of what is under way when the time of a client is over that has said all."""
+ENDED: Final = errors.internal("the connection ends before the answer", reason="stream_lost", executed="unknown")
+"""Of what is under way when the time of a client is over that has said all, or whose token has ended."""
 
 
 class Exchange(Struct, eq=False):

@@ -167,7 +167,7 @@ async def test_at_the_end_of_input_nothing_is_waited_for_beyond_the_drain(autoju
         await wire.ended.wait()
         assert trio.current_time() - began == pytest.approx(gateway.services.limits.drain_deadline)
         error = (await wire.answer(1))["error"]
-        assert (error["code"], error["data"]) == (-32603, {"reason": "shutdown", "executed": "unknown"})
+        assert (error["code"], error["data"]) == (-32603, {"reason": "stream_lost", "executed": "unknown"})
 
 
 async def test_an_answer_that_goes_out_at_the_end_of_that_time_is_not_cut(autojump_clock):
@@ -185,7 +185,7 @@ async def test_an_answer_that_goes_out_at_the_end_of_that_time_is_not_cut(autoju
         await wire.ended.wait()
         told = {message["id"]: message for message in wire.got if message.get("id") in (1, 2)}
         assert told[1]["result"]["content"][0]["text"] == "done"
-        assert told[2]["error"]["data"] == {"reason": "shutdown", "executed": "unknown"}
+        assert told[2]["error"]["data"] == {"reason": "stream_lost", "executed": "unknown"}
         assert len(wire.got) == 3, "each once, besides the answer to initialize"
 
 

@@ -79,7 +79,8 @@ async def test_16_a_websocket_ends_with_its_token(autojump_clock: Any, site: Ope
 
 
 async def test_16_a_websocket_ends_with_its_token_also_while_a_call_runs(autojump_clock: Any, site: Open) -> None:
-    """Nobody waits for its client then. What is under way has as long as in a drain."""
+    """Nobody waits for its client then. What is under way has as long as in a drain, and is told that it had no more:
+    not that the gateway ends."""
     async with site() as (at, alpha):
         socket = await at.socket("/ws/alpha", at.token("ann", LIFE))
         await socket.initialize()
@@ -87,7 +88,10 @@ async def test_16_a_websocket_ends_with_its_token_also_while_a_call_runs(autojum
         socket.say(2, "tools/call", {"name": "slow", "arguments": {}})
         await begun(alpha)
         with trio.fail_after(1 + Limits().drain_deadline + 1):
+            error = (await socket.next())["error"]
             await socket.over.wait()
+        assert error["message"] == "Internal error: the connection ends before the answer"
+        assert error["data"] == {"reason": "stream_lost", "executed": "unknown"}
         assert socket.closed == 1008
 
 
