@@ -28,6 +28,7 @@ async def test_a_reload_while_the_issuer_is_away_locks_nobody_out(
     monkeypatch.setattr("gateway.oauth.http.GuardedHttp", lambda: idp)
     token = idp.token(aud="http://127.0.0.1:8080/mcp", iat=now, exp=now + 600)
     headers = {"authorization": f"Bearer {token}"}
+    scope = {"query_string": b"", "headers": [(b"authorization", headers["authorization"].encode())]}
     async with trio.open_nursery() as nursery:
         admission = Admission(Address("127.0.0.1", 8080), nursery, RecordingLog(), RecordingTelemetry())
 
@@ -35,9 +36,9 @@ async def test_a_reload_while_the_issuer_is_away_locks_nobody_out(
             file.write_text(json.dumps({"mcpServers": {"a": {"command": "a"}}, "gateway": {"auth": auth}}))
             return admission(load(file).settings)(Gate(Security("127.0.0.1")))
 
-        found = await reloaded(issuers=[{"issuer": idp.issuer}]).admit({"query_string": b""}, headers, Mcp(""))
+        found = await reloaded(issuers=[{"issuer": idp.issuer}]).admit(scope, headers, Mcp(""))
         assert isinstance(found, Asker)
         idp.away = True
         more = reloaded(issuers=[{"issuer": idp.issuer, "scopes": ["mcp"]}], tokens={"ci": "c" * 32})
-        assert isinstance(await more.admit({"query_string": b""}, headers, Mcp("")), Asker)
+        assert isinstance(await more.admit(scope, headers, Mcp("")), Asker)
         nursery.cancel_scope.cancel()
