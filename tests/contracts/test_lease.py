@@ -44,6 +44,8 @@ async def main(url, key):
         await ask(store.save, key, grant, 1, NO_DELTAS)
         await ask(store.open, key, grant, "p1", {"r1": b"q"}, b"one")
         await ask(store.append, key, grant, "p1", 2, [b"two"])
+        if sys.argv[3] == "late":
+            await ask(store.append, key, grant, "p1", 3, [b"late"])
         print(grant.owner, flush=True)
         if skew:
             await trio.sleep(1)
