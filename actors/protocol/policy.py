@@ -430,6 +430,8 @@ class Standing:
 
     def conditions(self, kind: Kind, backend: str, name: str) -> list[str]:
         """The rules about this that depend on the arguments of a call, each with its condition."""
+        if kind == "resource":
+            name = normalized(name) or name
         found = []
         for rule in self._rules:
             said = [("deny", rule.deny), ("scopes for", [item for item, _ in rule.scopes]), ("allow", rule.allow)]

@@ -56,6 +56,11 @@ def test_explain_says_what_the_arguments_may_refuse(
     name = file(config(policy=[*RULES, {"deny": ["github:*"], "when": "args.force"}]))
     told = json.loads(stagedoor("explain", "--config", name, "--json", "ann", "github:read").stdout)
     assert (told["decision"], told["conditions"]) == ("allow", ["policy[4]: deny github:* when args.force"])
+    deny = "resource:github:file:///pub/b"
+    name = file(config(policy=[*RULES, {"deny": [deny], "when": "args.force"}]))
+    spelled = "resource:github:file:///pub/%62"
+    told = json.loads(stagedoor("explain", "--config", name, "--json", "ann", spelled).stdout)
+    assert told["conditions"] == [f"policy[4]: deny {deny} when args.force"]
 
 
 def test_explain_says_how_often(stagedoor: Callable[..., Result], file: Callable[[str], str]) -> None:
