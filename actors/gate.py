@@ -16,7 +16,7 @@ from actors.cluster import letters as lt
 from actors.cluster.feeds import Feed, MailFeed, OutboxFeed
 from actors.cluster.followed import FollowedStream, HeldStream, Owed, Search
 from actors.cluster.remote import RemoteSession
-from actors.elicited import who_asks
+from actors.elicited import who_asks_often
 from actors.modern.requests import Begin, Granted, Inform, Kind, ModernRequests, end_of, refused
 from actors.named import LIVES, NamedRef
 from actors.ports import (
@@ -200,8 +200,7 @@ class Gate:
         self._services.log.info("limit_reached", mode=mode, kind="endpoint", item=path, principal=who, **told)
         if self._services.audit.on:
             first = next(iter(post.watch.operations.values()), None) if post.watch is not None else None
-            about = who_asks(post.principal, post.rights, first)
-            about.pop("trace_id", None)  # of many there is one line
+            about = who_asks_often(post.principal, post.rights, first)
             self._services.audit.record_often("deny", mode=mode, item=f"endpoint:{path}", **told, **about)
         return limiting.at_endpoint(found, verdict.seconds) if policy.enforced else None
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from msgspec import Raw
 
-from actors.elicited import who_asks
+from actors.elicited import who_asks, who_asks_often
 from actors.endpoints.host import Host
 from actors.limiter import Verdict
 from actors.machines.session import effects as fx
@@ -295,9 +295,9 @@ class Guard:
         told, who = {**why, "server": backend}, called(self._host.principal.name, effect.rights)
         tell(event, mode=mode, kind=subject.kind, item=name, principal=who, **told)
         if services.audit.on:
-            about = who_asks(self._host.principal, effect.rights, self._host.operation(effect.call))
+            asking = who_asks_often if often else who_asks
+            about = asking(self._host.principal, effect.rights, self._host.operation(effect.call))
             if often:
-                about.pop("trace_id", None)
                 services.audit.record_often("deny", mode=mode, item=f"{subject.kind}:{name}", **told, **about)
                 return
             given = json.members(effect.params).get("arguments")

@@ -124,6 +124,12 @@ class Operation:
         return found.trace_id if found is not None else ""
 
     @property
+    def span_id(self) -> str:
+        """Of the span there that it is, or that it is for; empty: of none."""
+        found = self.context or self.parent
+        return found.span_id if found is not None else ""
+
+    @property
     def recorded_trace(self) -> str:
         """The same, if somebody records it: of another there is nothing to look at."""
         found = self.context or self.parent

@@ -51,6 +51,7 @@ MEMBERS: Final = {
     "scopes": "that were granted",
     "server": "the MCP server, by its name in the configuration",
     "session": "the handle of the session",
+    "span_id": "the span in it: the gateway's own where it traces, else the client's",
     "status": "the HTTP status of the answer",
     "target": "whom or what an operator acted on",
     "to": "the replica that it was to go to",
@@ -63,7 +64,7 @@ MEMBERS: Final = {
 
 WHO: Final = ("principal", "iss", "client_id", "ip")
 """Who asked."""
-WHERE: Final = ("endpoint", "session", "era", "transport", "trace_id")
+WHERE: Final = ("endpoint", "session", "era", "transport", "trace_id", "span_id")
 """By which way."""
 _REQUEST: Final = ("method", *WHO, "item", "args", "outcome", "code", "ms", "server", *WHERE)
 

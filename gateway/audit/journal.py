@@ -23,7 +23,7 @@ from actors.runtime.boundary import Boundary, thread_boundary
 from actors.runtime.exits import Exit
 from gateway.audit.arguments import Told
 from gateway.audit.chain import END, HEAD, LOST, START, Chain
-from gateway.audit.sinks import Line, Sink
+from gateway.audit.sinks import BusyError, Line, Sink
 
 QUEUE: Final = 8192
 """Lines that wait; from here on nobody begins anything that would be written down."""
@@ -48,6 +48,8 @@ HEAD_EVERY: Final = 60.0
 """Seconds between two signatures."""
 AGAIN: Final = 1.0
 """Seconds until a sink that failed is tried again."""
+AGAIN_MAX: Final = 300.0
+"""Seconds for which a collector that wants it is left alone at the longest."""
 LOOK: Final = 0.02
 """Seconds between two looks for room."""
 
@@ -94,12 +96,13 @@ class _Copy:
                 break
             try:
                 refused = self._sink.write(batch)
-            except OSError:
+            except OSError as error:
                 if ending:
                     self._dropped(self._sink.name, len(self._lines))
                     break
-                with self._changed:
-                    self._changed.wait(AGAIN)
+                after = error.after if isinstance(error, BusyError) else 0.0
+                with self._changed:  # whatever comes meanwhile waits as long
+                    self._changed.wait_for(lambda: self._ending, max(AGAIN, min(after, AGAIN_MAX)))
                 continue
             if refused:
                 self._dropped(self._sink.name, refused)

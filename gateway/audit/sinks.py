@@ -9,6 +9,7 @@ import socket
 import ssl
 import time
 from collections.abc import Mapping, Sequence
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 from urllib.parse import quote, urlsplit
@@ -53,6 +54,14 @@ class Sink(Protocol):
     def write(self, lines: Sequence[Line]) -> int: ...
 
     def close(self) -> None: ...
+
+
+class BusyError(OSError):
+    """The other side wants to be left alone for so many seconds."""
+
+    def __init__(self, message: str, after: float) -> None:
+        super().__init__(message)
+        self.after = after
 
 
 class FileSink:
@@ -220,15 +229,15 @@ class OtlpSink:
         self._resource = {"attributes": [_attribute(name, value) for name, value in service.items()]}
 
     def write(self, lines: Sequence[Line]) -> int:
-        status, body = self._post(lines)
-        if status in (408, 429, 502, 503, 504):  # OTLP/HTTP, "Retryable Response Codes"
-            raise OSError(f"the collector answered {status}")
+        status, body, after = self._post(lines)
+        if status in (408, 429, 502, 503, 504):  # OTLP/HTTP, "Retryable Response Codes" and "OTLP/HTTP Throttling"
+            raise BusyError(f"the collector answered {status}", _seconds(after))
         if status == 413 and len(lines) > 1:
             half = len(lines) // 2
             return self.write(lines[:half]) + self.write(lines[half:])
         return min(_rejected(body), len(lines)) if status < 300 else len(lines)
 
-    def _post(self, lines: Sequence[Line]) -> tuple[int, bytes]:
+    def _post(self, lines: Sequence[Line]) -> tuple[int, bytes, str]:
         body = msgspec.json.encode(
             {
                 "resourceLogs": [
@@ -247,12 +256,13 @@ class OtlpSink:
             try:
                 connection.request("POST", self._target, body, self._headers)
                 answer = connection.getresponse()
-                return answer.status, answer.read(ANSWER_BYTES)
+                return answer.status, answer.read(ANSWER_BYTES), answer.getheader("Retry-After") or ""
             except http.client.HTTPException as error:
                 raise OSError(f"the collector does not speak HTTP: {type(error).__name__}") from None
 
     def _record(self, line: Line) -> dict[str, object]:
         number, text = _NUMBERS[line.severity]
+        traced = msgspec.json.decode(line.raw, type=_Traced)
         return {
             "timeUnixNano": str(int(line.at * 1e9)),
             "observedTimeUnixNano": str(time.time_ns()),
@@ -260,10 +270,29 @@ class OtlpSink:
             "severityText": text,
             "eventName": line.event,
             "body": {"stringValue": line.raw.decode()},
+            **({"traceId": traced.trace_id} if traced.trace_id else {}),
+            **({"spanId": traced.span_id} if traced.span_id else {}),
         }
 
     def close(self) -> None:
         """Nothing stays open."""
+
+
+class _Traced(msgspec.Struct):
+    """What of a line is a field of its record, in hex as OTLP's JSON has it."""
+
+    trace_id: str = ""
+    span_id: str = ""
+
+
+def _seconds(after: str) -> float:
+    """What `Retry-After` says: seconds, or a date (RFC 9110, section 10.2.3); 0 if it says nothing."""
+    if after.isascii() and after.isdigit():
+        return float(after[:9])
+    try:
+        return max(0.0, parsedate_to_datetime(after).timestamp() - time.time())
+    except (ValueError, OverflowError, TypeError):
+        return 0.0
 
 
 class _Partial(msgspec.Struct):

@@ -122,5 +122,6 @@ def _line(operation: Operation, audited: Callable[[], dict[str, Any]], ended: fl
         "era": operation.era,
         "transport": operation.transport,
         "trace_id": operation.trace_id,
+        "span_id": operation.span_id,
     }
     return values | {name: value for name, value in way.items() if value}

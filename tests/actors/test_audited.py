@@ -62,6 +62,16 @@ async def test_a_call_is_one_line_with_who_what_and_how_it_ended(autojump_clock,
         assert (opened["principal"], opened["session"]) == ("ann", session[:12])
 
 
+async def test_a_line_says_in_which_trace_and_for_which_span_it_is(autojump_clock, trail):
+    trace, span = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+    meta = {"traceparent": f"00-{trace}-{span}-01"}
+    async with open_gateway(server(), **watched(trail)) as gateway:
+        client = await gateway.connect(principal=ANN)
+        await client.call("tools/call", {"name": "alpha__echo", "arguments": {}, "_meta": meta})
+        [line] = trail.of("call")
+        assert (line["trace_id"], line["span_id"]) == (trace, span)
+
+
 async def test_the_end_of_a_session_is_told_with_its_reason_also_of_one_at_rest(autojump_clock, trail):
     async with open_gateway(server(), idle_ttl=60.0, **watched(trail)) as gateway:
         first, second = [await gateway.connect(principal=ANN) for _ in range(2)]

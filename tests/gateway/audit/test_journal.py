@@ -9,6 +9,7 @@ import ssl
 import stat
 import threading
 import time
+from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
@@ -19,7 +20,7 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 from gateway.audit import journal as module
 from gateway.audit.chain import Chain, signing_keys, verify
 from gateway.audit.journal import Journal
-from gateway.audit.sinks import FileSink, Line, OtlpSink, SyslogSink
+from gateway.audit.sinks import BusyError, FileSink, Line, OtlpSink, SyslogSink
 from tests.support.certificates import Authority
 from tests.support.patience import PATIENCE
 
@@ -359,7 +360,10 @@ def collector():
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self):
             got.append((self.path, dict(self.headers), self.rfile.read(int(self.headers["Content-Length"]))))
-            self.send_response(statuses.pop(0) if statuses else 200)
+            status = statuses.pop(0) if statuses else 200
+            self.send_response(status[0] if isinstance(status, tuple) else status)
+            if isinstance(status, tuple):
+                self.send_header("Retry-After", status[1])
             self.end_headers()
 
         def log_message(self, *_):
@@ -391,6 +395,64 @@ def test_a_collector_gets_log_records_and_is_asked_again_when_it_is_busy(collect
     assert (record["timeUnixNano"], record["severityText"], record["eventName"]) == ("1500000000", "WARN", "deny")
 
 
+def test_the_trace_of_a_line_is_that_of_its_log_record(collector):
+    url, got, _ = collector
+    trace, span = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+    lines = [Line("call", 0.0, json.dumps(of).encode()) for of in ({"trace_id": trace, "span_id": span}, {"item": "x"})]
+    OtlpSink(url, {}, {}).write(lines)
+    [resource] = json.loads(got[0][2])["resourceLogs"]
+    traced, plain = resource["scopeLogs"][0]["logRecords"]
+    assert (traced["traceId"], traced["spanId"]) == (trace, span)
+    assert not {"traceId", "spanId"} & set(plain)
+
+
+@pytest.mark.parametrize(
+    ("said", "after"),
+    [
+        ("7", 7.0),
+        ("9" * 400, 999999999.0),
+        ("Thu, 01 Jan 1970 00:00:00 GMT", 0.0),
+        ("soon", 0.0),
+        ("-5", 0.0),
+        ("", 0.0),
+    ],
+)
+def test_a_collector_says_for_how_long_it_wants_to_be_left_alone(collector, said, after):
+    url, _, statuses = collector
+    statuses.append((429, said))
+    with pytest.raises(BusyError, match="429") as busy:
+        OtlpSink(url, {}, {}).write([Line("call", 0.0, b"{}")])
+    assert busy.value.after == after
+
+
+def test_a_collector_may_name_the_time_at_which_it_is_asked_again(collector):
+    url, _, statuses = collector
+    statuses.append((503, formatdate(time.time() + 3600, usegmt=True)))
+    with pytest.raises(BusyError) as busy:
+        OtlpSink(url, {}, {}).write([Line("call", 0.0, b"{}")])
+    assert 0 < busy.value.after <= 3600
+
+
+@pytest.mark.parametrize(("wanted", "waited"), [(0.0, module.AGAIN), (40.0, 40.0), (9e9, module.AGAIN_MAX)])
+async def test_a_collector_is_left_alone_for_as_long_as_it_wants_whatever_comes_meanwhile(monkeypatch, wanted, waited):
+    class Busy(Held):
+        def write(self, lines):
+            if self.failing:
+                self.failing = False
+                raise BusyError("busy", wanted)
+            return super().write(lines)
+
+    pauses = []
+    monkeypatch.setattr(module, "AGAIN", 1.0)
+    monkeypatch.setattr(threading.Condition, "wait_for", lambda _, over, seconds: pauses.append((over(), seconds)))
+    sink = Busy()
+    journal = Journal(None, [sink], key=KEY)
+    journal.record("call")
+    await until(lambda: "call" in sink.events)
+    assert pauses == [(False, waited)], "and only its end wakes it"
+    await journal.aclose(PATIENCE)
+
+
 def test_a_collector_may_have_any_letters_in_its_address(collector):
     url, got, _ = collector
     assert (
@@ -420,7 +482,7 @@ def test_what_a_collector_will_never_take_is_counted_and_not_sent_again(collecto
 def test_whatever_a_collector_answers_the_copies_go_on(monkeypatch, answer, rejected):
     """What it rejects is counted; its nonsense ends no thread."""
     sink = OtlpSink("http://127.0.0.1:1/v1/logs", {}, {})
-    monkeypatch.setattr(sink, "_post", lambda lines: (200, answer))
+    monkeypatch.setattr(sink, "_post", lambda lines: (200, answer, ""))
     assert sink.write([Line("call", 0.0, b"{}")] * 3) == rejected
 
 
