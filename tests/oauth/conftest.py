@@ -28,7 +28,10 @@ async def stores(request: pytest.FixtureRequest) -> AsyncIterator[tuple[Any, Any
         store = MemoryStore(Limits(), trio.current_time)
         yield store, store.beside()
         return
-    url, lost = request.getfixturevalue("redis_server").url, list[str]()
+    server, lost = request.getfixturevalue("redis_server"), list[str]()
+    with server.client() as client:
+        client.flushall()
+    url = server.url
     options = {"log": Lines(), "on_lost": lost.append}
     async with open_redis_store(url, Limits(), **options) as one, open_redis_store(url, Limits(), **options) as other:
         yield one, other

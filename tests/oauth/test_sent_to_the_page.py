@@ -94,8 +94,8 @@ async def test_a_modern_client_that_comes_too_early_gets_the_same_page_and_nothi
         assert world.calls() == []
 
 
-async def test_4_what_a_call_waits_with_is_nobody_elses(tmp_path: Path) -> None:
-    async with opened(tmp_path) as (world, gateway):
+async def test_4_what_a_call_waits_with_is_nobody_elses(tmp_path: Path, stores: tuple[Any, Any]) -> None:
+    async with opened(tmp_path, store=stores[0]) as (world, gateway):
         ann = gateway.modern(token=TOKENS["ann"], capabilities=URL_MODE)
         call = ann.start_call("a__whoami")
         required = await call.required()

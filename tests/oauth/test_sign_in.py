@@ -134,9 +134,9 @@ async def test_an_id_token_that_is_not_of_this_sign_in_is_nobodys(claims: dict[s
         await signing.finish(state, "browser", {"code": "c"})
 
 
-async def test_5_another_browser_can_not_finish_a_sign_in() -> None:
+async def test_5_another_browser_can_not_finish_a_sign_in(stores: tuple[Any, Any]) -> None:
     idp = Idp()
-    signing = sign_in(idp)
+    signing = sign_in(idp, stores[0].shelf)
     state = await begun(signing, idp)
     for browser in ("", "other"):
         with pytest.raises(OAuthError):

@@ -163,8 +163,8 @@ async def test_a_modern_call_is_answered_with_the_page_and_goes_on_when_it_comes
         assert [line["era"] for line in gateway.trail.of("connect")] == ["modern"]
 
 
-async def test_16_a_page_knows_nobody_whose_access_was_taken_away(tmp_path: Path) -> None:
-    async with opened(tmp_path) as (world, gateway):
+async def test_16_a_page_knows_nobody_whose_access_was_taken_away(tmp_path: Path, stores: tuple[Any, Any]) -> None:
+    async with opened(tmp_path, store=stores[0]) as (world, gateway):
         ann, bob = Browser(gateway, world, "ann"), Browser(gateway, world, "bob")
         for browser in (ann, bob):
             await browser.press("/connect", await browser.open("/connect"), token=TOKENS[browser.user])
@@ -224,8 +224,8 @@ async def test_5_a_link_of_another_user_connects_nobody(tmp_path: Path, stores: 
         assert (refused[0]["account"], refused[0]["server"]) == ("ann", "a")
 
 
-async def test_14_pages_show_nothing_unescaped_and_load_nothing(tmp_path: Path) -> None:
-    async with opened(tmp_path) as (world, gateway):
+async def test_14_pages_show_nothing_unescaped_and_load_nothing(tmp_path: Path, stores: tuple[Any, Any]) -> None:
+    async with opened(tmp_path, store=stores[0]) as (world, gateway):
         browser = Browser(gateway, world, "ann")
         page = await browser.open("/connect/callback?state=x&error=%3Cscript%3E&error_description=%3Cb%3E")
         status, headers, _ = browser.pages[-1]
@@ -241,21 +241,25 @@ async def test_14_pages_show_nothing_unescaped_and_load_nothing(tmp_path: Path) 
         assert browser.pages[-1][0] == 404
 
 
-@pytest.mark.parametrize("iss", ["https://evil.example", "none"])
+@pytest.mark.parametrize("iss", ["https://evil.example", "{}/", "", None])
 async def test_8_an_answer_of_another_issuer_is_never_redeemed(
-    iss: str, tmp_path: Path, stores: tuple[Any, Any]
+    iss: str | None, tmp_path: Path, stores: tuple[Any, Any]
 ) -> None:
-    """Attack 8."""
+    """Attack 8: it names another one, the right one by other letters, nothing, or leaves out what it was to say."""
     async with opened(tmp_path, store=stores[0]) as (world, gateway):
         url = await flow_of(gateway, "ann")
-        world.says_iss = iss
-        await Browser(gateway, world, "ann").connect(url)
+        world.iss = iss is not None  # its metadata has said that it says it
+        world.says = {"authorization_response_iss_parameter_supported": True}
+        world.says_iss = iss.format(world.origin) if iss is not None else None
+        last = await Browser(gateway, world, "ann").connect(url)
+        assert world.counts["/authorize"] == 1
         assert world.counts["/token"] == 0
+        assert "is connected" not in last
 
 
-async def test_10_a_server_without_pkce_is_refused(tmp_path: Path) -> None:
+async def test_10_a_server_without_pkce_is_refused(tmp_path: Path, stores: tuple[Any, Any]) -> None:
     """Attack 10."""
-    async with opened(tmp_path, {"s256": False}) as (world, gateway):
+    async with opened(tmp_path, {"s256": False}, store=stores[0]) as (world, gateway):
         url = await flow_of(gateway, "ann")
         browser = Browser(gateway, world, "ann")
         await browser.press(url, await browser.open(url), token=TOKENS["ann"])
@@ -286,11 +290,13 @@ async def test_10_a_sign_in_that_comes_late_or_twice_connects_nobody(
         assert (ann.pages[-1][0], world.counts["/token"]) == (400, 1)
 
 
-async def test_10_sign_ins_at_the_same_time_in_one_browser_are_not_mixed_up(tmp_path: Path) -> None:
+async def test_10_sign_ins_at_the_same_time_in_one_browser_are_not_mixed_up(
+    tmp_path: Path, stores: tuple[Any, Any]
+) -> None:
     async with open_oauth_world() as world:
         settings = configured(world)
         settings["mcpServers"]["b"] = settings["mcpServers"]["a"]
-        async with open_authorized(settings, tmp_path) as gateway:
+        async with open_authorized(settings, tmp_path, store=stores[0]) as gateway:
             ann = Browser(gateway, world, "ann")
             await ann.press("/connect", await ann.open("/connect"), token=TOKENS["ann"])
             backs = {}
@@ -332,8 +338,10 @@ async def test_users_see_their_own_accounts_and_never_anothers(tmp_path: Path) -
         assert "A" * 32 not in repr(world.asked)
 
 
-async def test_13_a_refresh_happens_once_for_many_calls_and_the_new_pair_is_kept(tmp_path: Path) -> None:
-    async with opened(tmp_path) as (world, gateway):
+async def test_13_a_refresh_happens_once_for_many_calls_and_the_new_pair_is_kept(
+    tmp_path: Path, stores: tuple[Any, Any]
+) -> None:
+    async with opened(tmp_path, store=stores[0]) as (world, gateway):
         await Browser(gateway, world, "ann").connect(await flow_of(gateway, "ann"))
         clients = [gateway.legacy(token=TOKENS["ann"]) for _ in range(4)]
         for client in clients:
@@ -351,8 +359,8 @@ async def test_13_a_refresh_happens_once_for_many_calls_and_the_new_pair_is_kept
         assert (first["server"], first["account"], first["iss"]) == ("a", "ann", world.origin)
 
 
-async def test_13_an_issuer_that_is_away_for_an_hour_ends_no_account(tmp_path: Path) -> None:
-    async with opened(tmp_path, {"lives": 3700.0}) as (world, gateway):
+async def test_13_an_issuer_that_is_away_for_an_hour_ends_no_account(tmp_path: Path, stores: tuple[Any, Any]) -> None:
+    async with opened(tmp_path, {"lives": 3700.0}, store=stores[0]) as (world, gateway):
         await Browser(gateway, world, "ann").connect(await flow_of(gateway, "ann"))
         client = gateway.legacy(token=TOKENS["ann"])
         await client.connect()
@@ -369,8 +377,10 @@ async def test_13_an_issuer_that_is_away_for_an_hour_ends_no_account(tmp_path: P
         assert world.counts["/authorize"] == 1
 
 
-async def test_13_an_account_that_its_issuer_ends_is_connected_again_by_the_next_call(tmp_path: Path) -> None:
-    async with opened(tmp_path) as (world, gateway):
+async def test_13_an_account_that_its_issuer_ends_is_connected_again_by_the_next_call(
+    tmp_path: Path, stores: tuple[Any, Any]
+) -> None:
+    async with opened(tmp_path, store=stores[0]) as (world, gateway):
         await Browser(gateway, world, "ann").connect(await flow_of(gateway, "ann"))
         client = gateway.legacy(token=TOKENS["ann"], capabilities=URL_MODE)
         await client.connect()
@@ -532,14 +542,15 @@ async def test_lists_that_the_operator_pays_for_are_shown_and_never_called_with(
         assert world.counts["/token"] == 0
 
 
-async def test_1_another_server_that_takes_over_a_name_finds_no_account(tmp_path: Path) -> None:
+async def test_1_another_server_that_takes_over_a_name_finds_no_account(
+    tmp_path: Path, stores: tuple[Any, Any]
+) -> None:
     async with open_oauth_world() as world, open_oauth_world() as thief:
         folder = tmp_path / "2"
         folder.mkdir()
-        store = MemoryStore(Limits(), trio.current_time)
-        async with open_authorized(configured(world), tmp_path, store=store) as gateway:
+        async with open_authorized(configured(world), tmp_path, store=stores[0]) as gateway:
             await Browser(gateway, world, "ann").connect(await flow_of(gateway, "ann"))
-        async with open_authorized(configured(thief), folder, store=store) as gateway:
+        async with open_authorized(configured(thief), folder, store=stores[1]) as gateway:
             client = gateway.legacy(token=TOKENS["ann"])
             await client.connect()
             assert (await client.call("a__whoami"))["isError"] is True

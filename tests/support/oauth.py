@@ -102,6 +102,10 @@ class OAuthWorld:
     resource: str | None = None
     names: str | None = None
     """The authorization server that the MCP server names, if it is not this one."""
+    documents: str | None = None
+    """Where its challenge says that the metadata of the MCP server is, if not where it is."""
+    says: dict[str, Any] = field(default_factory=dict)
+    """What the metadata of the authorization server says otherwise."""
     broken: set[str] = field(default_factory=set)
     """Paths that answer 503."""
     secrets: dict[str, str] = field(default_factory=lambda: {"gw": "gw secret"})
@@ -196,7 +200,7 @@ class OAuthWorld:
             found["code_challenge_methods_supported"] = ["S256"]
         if self.dcr:
             found["registration_endpoint"] = f"{self.origin}/register"
-        return found
+        return found | self.says
 
     def _authorize(self, asked: Asked) -> Reply:
         query = asked.query
@@ -209,7 +213,7 @@ class OAuthWorld:
         self.codes[code] = (granted, query)
         back = {"code": code, "state": query["state"]}
         if self.iss or self.says_iss is not None:
-            back["iss"] = self.says_iss or self.origin
+            back["iss"] = self.origin if self.says_iss is None else self.says_iss
         return 302, {"location": f"{query['redirect_uri']}?{urlencode(back)}"}, b""
 
     def _token(self, asked: Asked) -> Reply:
@@ -295,7 +299,8 @@ class OAuthWorld:
         message: dict[str, Any] = {"method": "open", "id": 0} if opens else asked.message
         method = message.get("method", "")
         granted = self.access.get(asked.token)
-        challenge = f'Bearer resource_metadata="{self.origin}/.well-known/oauth-protected-resource/mcp"'
+        documents = self.documents or f"{self.origin}/.well-known/oauth-protected-resource/mcp"
+        challenge = f'Bearer resource_metadata="{documents}"'
         if granted is None and method not in self.open_methods:
             more = ', error="invalid_token"' if asked.token else ""
             return 401, {"www-authenticate": challenge + more}, b""
