@@ -38,7 +38,7 @@ from gateway.config.models import SSE_TYPES, WEB_SOCKET_SCHEMES, WEB_SOCKET_TYPE
 from gateway.config.natives import made
 from gateway.config.policies import cases, policy_of
 from gateway.config.problems import ConfigError, Path, Problem, dotted, nearest
-from gateway.config.references import placed
+from gateway.config.references import import_object, placed
 from gateway.config.sections import PLACE, limits_from
 from gateway.config.settings import AuditSettings, Auth, Callers, LogSettings, Settings, Tls, TracesSettings
 from gateway.config.values import HEADER_NAME, parse_key
@@ -62,6 +62,7 @@ _BUILT: dict[str, Literal["client_credentials", "user", "key", "exchange"]] = {
     "key": "key",
     "exchange": "exchange",
 }
+_NO_KEY = "is no private key in PEM, without a password, that signs by {}"
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _KEY_HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+: ?[ -z|~]*\{key\}[ -z|~]*")
 """One header, and where in its value the key goes."""
@@ -289,6 +290,8 @@ class Builder:
     def _check_client(self, auth: ServerAuth, path: Path) -> None:
         if auth.client_secret is not None and auth.private_key is not None:
             self._add((*path, "privateKey"), "stands beside `clientSecret`: a client has one of them")
+        if auth.private_key is not None and not _can_sign(auth.private_key, auth.private_key_algorithm):
+            self._add((*path, "privateKey"), _NO_KEY.format(auth.private_key_algorithm))
         if auth.client_id is None and (auth.client_secret is not None or auth.private_key is not None):
             self._add((*path, "clientId"), "is missing: whose secret it is")
         if auth.mode == "key" and not _KEY_HEADER.fullmatch(auth.header):
@@ -471,6 +474,12 @@ class Builder:
 
 def _secret(secret: SecretStr | None) -> str | None:
     return secret.get_secret_value() if secret is not None else None
+
+
+def _can_sign(key: SecretStr, algorithm: str) -> bool:
+    """What signs is found by its name, as native servers are, and only where somebody has a key."""
+    can_sign: Callable[[str, str], bool] = import_object("gateway.oauth.assertions:can_sign")
+    return can_sign(key.get_secret_value(), algorithm)
 
 
 def digest(text: str) -> str:

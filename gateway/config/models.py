@@ -105,7 +105,7 @@ class ServerAuth(Section):
     client_secret: SecretStr | None = None
     """Its secret. It is sent to one issuer: the configured one, else the first that the server has named."""
     private_key: SecretStr | None = None
-    """Instead of a secret: a private key in PEM (`private_key_jwt`)."""
+    """Instead of a secret: a private key in PEM, without a password (`private_key_jwt`)."""
     private_key_algorithm: Literal["ES256", "ES384", "RS256", "RS384", "PS256", "EdDSA"] = "ES256"
     """What it signs by."""
     scopes: list[ScopeText] = []

@@ -217,8 +217,11 @@ class Settings:
 
     @property
     def unguarded(self) -> str:
-        """Why it can't be served where it listens: anybody could use it, and nobody said that this is meant; else
-        empty (MCP, security best practices: sessions of nobody in particular are for one machine)."""
+        """Why it can't be served where it listens: anybody could use it, and nobody said that this is meant; or nobody
+        could open its pages. Else empty (MCP, security best practices: sessions of nobody in particular are for one
+        machine)."""
+        if self.listen.path and self.auth.browser is not None and self.auth.browser.mode == "proxy":
+            return f"at {self.listen} no login proxy has an address that `gateway.auth.browser.from` could name"
         if self.listen.path or self.listen.loopback:
             return ""
         connects = any(spec.auth is not None and spec.auth.connected for spec in self.table.backends.values())

@@ -14,9 +14,6 @@ from gateway.oauth.metadata import AuthorizationServer
 
 TOKEN_MAX: Final = 32 * 1024
 """Characters of a token."""
-ASSERTION_LIVES: Final = 120
-"""Seconds that a client assertion is good for."""
-ASSERTION_TYPE: Final = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
 
 # Clients -------------------------------------------------------------------------------------------------------
 
@@ -61,28 +58,15 @@ def authenticated(
     if client.method == "client_secret_post" and client.secret is not None:
         whole["client_secret"] = client.secret
     elif client.method == "private_key_jwt" and client.key is not None:
-        whole["client_assertion_type"] = ASSERTION_TYPE
-        whole["client_assertion"] = _assertion(client, issuer, now)
+        from gateway.oauth import assertions  # few have keys
+
+        whole["client_assertion_type"] = assertions.TYPE
+        try:
+            signed = assertions.assertion(client.id, client.key, client.algorithm, issuer, now)
+        except ValueError as error:
+            raise OAuthError("bad_key", str(error)) from error
+        whole["client_assertion"] = signed
     return headers, whole
-
-
-def _assertion(client: Client, issuer: str, now: float) -> str:
-    """RFC 7523, section 2.2. The issuer is the audience, as one string."""
-    import jwt  # few have keys
-
-    assert client.key is not None
-    claims = {
-        "iss": client.id,
-        "sub": client.id,
-        "aud": issuer,
-        "iat": int(now),
-        "exp": int(now) + ASSERTION_LIVES,
-        "jti": secrets.token_urlsafe(16),
-    }
-    try:
-        return jwt.encode(claims, client.key, algorithm=client.algorithm)
-    except (jwt.PyJWTError, ValueError, TypeError, NotImplementedError) as error:
-        raise OAuthError("bad_key", f"the client's key can't sign by {client.algorithm}") from error
 
 
 def client_document(url: str, redirect_uri: str) -> dict[str, Any]:

@@ -2,13 +2,17 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 
 from actors.protocol.policy import Asked
 from actors.protocol.rights import Rights
 from gateway.config import Problem, Settings, advice, load
+from gateway.config.settings import Address
 
 ISSUER = {"issuer": "https://idp.test"}
 TOKENS = {"ann": "a" * 32}
@@ -67,6 +71,7 @@ def test_an_issuer_that_can_not_be_meant_so_is_refused(
             "auth.browser.mode",
             "does not fit `bindClient`",
         ),
+        ({"browser": PROXY}, {"listen": "unix:/run/x"}, "auth.browser.mode", "does not fit `listen`"),
         ({"browser": {"mode": "token"}}, {}, "auth.browser.mode", "needs `auth.tokens`"),
         ({"browser": {"mode": "proxy", "header": "X-User"}}, {}, "auth.browser", "says nothing"),
         ({"browser": PROXY | {"from": ["lan"]}}, {}, "auth.browser.from[0]", "must be an address or a network"),
@@ -136,13 +141,68 @@ def test_pages_that_nobody_is_sent_to_need_no_public_address(settings: Callable[
 def test_an_option_does_not_open_to_others_what_is_for_this_machine(
     settings: Callable[..., Settings], auth: Any, gateway: Any, words: str
 ) -> None:
-    from dataclasses import replace
-
-    from gateway.config.settings import Address
-
     found = settings(config(auth, PERSONAL, **{"publicUrl": "http://127.0.0.1:8080", **gateway}))
     assert found.unguarded == ""
     assert words in replace(found, listen=Address("0.0.0.0", 8080)).unguarded
+
+
+def test_an_option_moves_no_gateway_behind_a_login_proxy_to_a_socket(settings: Callable[..., Settings]) -> None:
+    found = settings(config({"browser": PROXY}, PERSONAL))
+    assert found.unguarded == ""
+    assert "no login proxy" in replace(found, listen=Address.unix("/run/x")).unguarded
+
+
+def pem(key: Any, form: Any = serialization.PrivateFormat.PKCS8, password: bytes | None = None) -> str:
+    """The text of a private key."""
+    seal = serialization.BestAvailableEncryption(password) if password else serialization.NoEncryption()
+    return key.private_bytes(serialization.Encoding.PEM, form, seal).decode()
+
+
+KEY = ec.generate_private_key(ec.SECP256R1())
+PUBLIC_KEY = KEY.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+
+
+@pytest.mark.parametrize(
+    ("key", "algorithm"),
+    [
+        ("hush", None),
+        ("hush", "EdDSA"),
+        ("\0", None),
+        ("/run/secrets/key.pem", None),
+        (PUBLIC_KEY.decode(), None),
+        (pem(KEY, password=b"x"), None),
+        (pem(KEY), "ES384"),
+        (pem(KEY), "RS256"),
+        (pem(ed25519.Ed25519PrivateKey.generate()), None),
+    ],
+)
+def test_a_key_that_can_not_sign_is_a_problem_at_the_start(
+    problem: Callable[..., Problem], key: str, algorithm: str | None
+) -> None:
+    auth = {"mode": "client_credentials", "clientId": "gw", "privateKey": key, "privateKeyAlgorithm": algorithm}
+    servers = {"tracker": {"url": "https://tracker.test/mcp", "auth": {k: v for k, v in auth.items() if v}}}
+    found = problem(config({"tokens": TOKENS}, servers))
+    assert found.field == "mcpServers.tracker.auth.privateKey"
+    assert f"signs by {algorithm or 'ES256'}" in found.message
+    assert key not in str(found)
+
+
+@pytest.mark.parametrize(
+    ("key", "algorithm"),
+    [
+        (pem(KEY), "ES256"),
+        (pem(KEY, serialization.PrivateFormat.TraditionalOpenSSL), "ES256"),
+        (pem(ed25519.Ed25519PrivateKey.generate()), "EdDSA"),
+    ],
+)
+def test_a_key_may_be_written_in_each_form_that_there_is(
+    settings: Callable[..., Settings], key: str, algorithm: str
+) -> None:
+    auth = {"mode": "client_credentials", "clientId": "gw", "privateKey": key, "privateKeyAlgorithm": algorithm}
+    servers = {"tracker": {"url": "https://tracker.test/mcp", "auth": auth}}
+    spec = settings(config({"tokens": TOKENS}, servers)).table.backends["tracker"]
+    assert spec.auth is not None
+    assert spec.auth.private_key == key
 
 
 @pytest.mark.parametrize("names", [["https://idp.test#"], ["https://other.test#ann"], [""]])

@@ -9,7 +9,7 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from gateway.oauth import grants
+from gateway.oauth import assertions, grants
 from gateway.oauth.errors import AwayError, ClientRefusedError, GrantRefusedError, OAuthError
 from gateway.oauth.grants import Client
 from gateway.oauth.metadata import AuthorizationServer
@@ -60,7 +60,7 @@ def test_a_key_signs_an_assertion_for_this_issuer_alone() -> None:
     ).decode()
     client = Client("me", "private_key_jwt", key=pem)
     _, form = grants.authenticated({}, client, ISSUER, 1000)
-    assert form["client_assertion_type"] == grants.ASSERTION_TYPE
+    assert form["client_assertion_type"] == assertions.TYPE
     options = {"verify_exp": False, "verify_iat": False}
     claims = jwt.decode(form["client_assertion"], key.public_key(), ["ES256"], audience=ISSUER, options=options)  # type: ignore[arg-type]
     assert claims["iss"] == claims["sub"] == "me"
