@@ -104,8 +104,9 @@ class UpstreamAuth:
     `client_credentials`: as itself, by tokens of the server's authorization server. `user`: by the tokens of the user
     whose call it is, who has connected his account. `key`: by a key that this user has given. `exchange`: by a token
     that `issuer` gives for the one by which the user asks, meant for `audience` if the server's URL does not say it.
-    `issuer`: the authorization server, if not the one that the server names; `catalog`: a token by which lists are
-    asked for that no user is there for, and nothing else.
+    `issuer`: the authorization server, if not the one that the server names; `metadata_url`: where its metadata is, if
+    it is not where that says; `catalog`: a token by which lists are asked for that no user is there for, and nothing
+    else.
     """
 
     mode: Literal["client_credentials", "user", "key", "exchange"]
@@ -114,6 +115,13 @@ class UpstreamAuth:
     client_secret: str | None = field(default=None, repr=False)
     private_key: str | None = field(default=None, repr=False)
     algorithm: str = "ES256"
+    metadata_url: str | None = None
+    for_token_endpoint: bool = False
+    """What `private_key` signs is for the token endpoint, instead of the issuer."""
+    authorize: tuple[tuple[str, str], ...] = ()
+    """Further parameters of the request by which a user signs in."""
+    omit_resource: bool = False
+    """The authorization server is not told which resource a token is for."""
     scopes: tuple[str, ...] = ()
     audience: str | None = None
     catalog: str | None = field(default=None, repr=False)
@@ -121,6 +129,11 @@ class UpstreamAuth:
     """Of `key`: the header that carries it."""
     variable: str | None = None
     """Of `key`: the variable that carries it to a process."""
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        """The addresses of authorization servers that the operator has written himself."""
+        return tuple(url for url in (self.issuer, self.metadata_url) if url is not None)
 
     @property
     def personal(self) -> bool:

@@ -62,6 +62,18 @@ _BUILT: dict[str, Literal["client_credentials", "user", "key", "exchange"]] = {
     "key": "key",
     "exchange": "exchange",
 }
+_MODES: dict[str, tuple[str, ...]] = {
+    "audience": ("exchange",),
+    "metadata_url": ("user", "client_credentials"),
+    "authorize_parameters": ("user",),
+    "omit_resource": ("user", "client_credentials", "exchange"),
+}
+"""Keys of `auth` by the modes that they are for."""
+_OWN_PARAMETERS = re.compile(
+    "response_type|response_mode|client_id|redirect_uri|state|code_challenge|code_challenge_method|scope|resource"
+    "|request|request_uri"
+)
+"""What an authorization request says of itself: `scopes` and `omitResource` are there for the rest."""
 _NO_KEY = "is no private key in PEM, without a password, that signs by {}"
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _KEY_HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+: ?[ -z|~]*\{key\}[ -z|~]*")
@@ -230,8 +242,7 @@ class Builder:
                 self._add((*path, to_camel(key)), "has no meaning where `headers` are all there is")
             return None
         self._check_client(auth, path)
-        if auth.audience is not None and auth.mode != "exchange":
-            self._add((*path, "audience"), "is for `exchange`")
+        self._check_modes(auth, path)
         itself = auth.mode in ("client_credentials", "exchange")
         if itself and (auth.client_id is None or (auth.client_secret is None and auth.private_key is None)):
             self._add(path, "needs `clientId` and `clientSecret` (or `privateKey`)")
@@ -252,11 +263,28 @@ class Builder:
             client_secret=_secret(auth.client_secret),
             private_key=_secret(auth.private_key),
             algorithm=auth.private_key_algorithm,
+            metadata_url=auth.metadata_url,
+            for_token_endpoint=auth.assertion_audience == "token_endpoint",
+            authorize=tuple(auth.authorize_parameters.items()),
+            omit_resource=auth.omit_resource,
             scopes=tuple(auth.scopes),
             catalog=_secret(auth.catalog),
             header=auth.header,
             variable=auth.variable,
         )
+
+    def _check_modes(self, auth: ServerAuth, path: Path) -> None:
+        """What only some modes have a meaning for."""
+        for key, modes in _MODES.items():
+            if getattr(auth, key) and auth.mode not in modes:
+                self._add((*path, to_camel(key)), f"is for {' and '.join(f'`{mode}`' for mode in modes)}")
+        for name in auth.authorize_parameters:
+            if _OWN_PARAMETERS.fullmatch(name) or not name.strip():
+                self._add((*path, "authorizeParameters", name), "is not for others to say")
+        if auth.omit_resource and auth.mode == "exchange" and auth.audience is None:
+            self._add((*path, "audience"), "is missing: nothing else says what the token is for")
+        if auth.assertion_audience != "issuer" and auth.private_key is None:
+            self._add((*path, "assertionAudience"), "has no meaning without `privateKey`")
 
     def _check_variable(self, server: Server, auth: ServerAuth, path: Path) -> None:
         """A key goes to a URL in a header, and to a process in a variable."""

@@ -108,6 +108,15 @@ class ServerAuth(Section):
     """Instead of a secret: a private key in PEM, without a password (`private_key_jwt`)."""
     private_key_algorithm: Literal["ES256", "ES384", "RS256", "RS384", "PS256", "EdDSA"] = "ES256"
     """What it signs by."""
+    assertion_audience: Literal["issuer", "token_endpoint"] = "issuer"
+    """What the signature says that it is for: older authorization servers want the address of their token endpoint."""
+    metadata_url: WebAddress | None = None
+    """Of `user` and `client_credentials`: where the metadata of the authorization server is, if it is not where its
+    issuer says."""
+    authorize_parameters: dict[str, str] = {}
+    """Of `user`: what else the request says by which users sign in, such as `{"access_type": "offline"}`."""
+    omit_resource: Switch = False
+    """Leaves out `resource` (RFC 8707), which Entra ID refuses; the scopes have to say what the token is for."""
     scopes: list[ScopeText] = []
     """What to ask for, besides what the server demands; without any, what it names."""
     audience: str | None = None

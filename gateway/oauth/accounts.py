@@ -254,10 +254,10 @@ class UserAccount:
                     account.issuer,
                     account.token_endpoint,
                     self._client(account),
-                    grants.refresh_form(refresh, account.resource),
+                    grants.refresh_form(refresh, None if auth.omit_resource else account.resource),
                     asked=account.tokens.scopes,
                     now=self._wall(),
-                    trusted=trusted_by(self.place.url, auth.issuer),
+                    trusted=trusted_by(self.place.url, *auth.named),
                 )
                 tokens = tokens if tokens.refresh is not None else replace(tokens, refresh=refresh)
                 renewed = replace(account, tokens=tokens)
@@ -287,7 +287,10 @@ class UserAccount:
         assert auth is not None
         if auth.client_id != client.id or auth.issuer not in (None, account.issuer):
             return client
-        return replace(client, secret=auth.client_secret, key=auth.private_key, algorithm=auth.algorithm)
+        audience = account.token_endpoint if auth.for_token_endpoint else None
+        return replace(
+            client, secret=auth.client_secret, key=auth.private_key, algorithm=auth.algorithm, audience=audience
+        )
 
     async def _written(self, account: Account, kept: Kept) -> str | None:
         """The old pair is used up: the new one is written as soon as that can be done, in place of the old one, by

@@ -2,12 +2,13 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol
 from urllib.parse import urlencode, urlsplit
 
 import trio
 
+from actors.protocol.table import UpstreamAuth
 from gateway.oauth import grants, metadata
 from gateway.oauth.challenges import Challenge
 from gateway.oauth.errors import AwayError, OAuthError, shown
@@ -58,35 +59,35 @@ class Discovery:
     def __init__(self, http: Http) -> None:
         self._http = http
 
-    async def provider(self, url: str, challenge: Challenge | None, issuer: str | None) -> Provider:
-        """Of the server at this URL; `issuer`: the one that is configured. Raises OAuthError."""
+    async def provider(self, url: str, challenge: Challenge | None, auth: UpstreamAuth) -> Provider:
+        """Of the server at this URL, with what is configured. Raises OAuthError."""
         with trio.move_on_after(WITHIN):
-            return await self._provider(url, challenge, issuer)
+            return await self._provider(url, challenge, auth)
         raise AwayError("too_slow", f"the authorization server of {metadata.origin(url)} is not found in time")
 
-    async def _provider(self, url: str, challenge: Challenge | None, issuer: str | None) -> Provider:
-        trusted = trusted_by(url, issuer)
+    async def _provider(self, url: str, challenge: Challenge | None, auth: UpstreamAuth) -> Provider:
+        trusted = trusted_by(url, *auth.named)
         resource = await self._resource(url, challenge, trusted)
-        if resource is None:
-            return Provider(Resource(None, ()), await self._at_origin(url, issuer, trusted), trusted)
-        chosen = metadata.choose_issuer(resource, issuer)
-        server = await self._server(chosen, trusted)
-        if server is None:
-            raise OAuthError("no_metadata", f"{shown(chosen)} has no metadata")
-        return Provider(resource, server, trusted)
+        if auth.metadata_url is not None:
+            server = await self._described(auth.metadata_url, auth.issuer, trusted)
+            if resource is not None:
+                metadata.choose_issuer(resource, server.issuer)
+        elif resource is None:
+            server = await self._at_origin(url, auth.issuer, trusted)
+        else:
+            server = await self._known(metadata.choose_issuer(resource, auth.issuer), trusted)
+        resource = resource or Resource(None, ())
+        return Provider(replace(resource, resource=None) if auth.omit_resource else resource, server, trusted)
 
     async def server(self, issuer: str) -> AuthorizationServer:
         """The metadata of an issuer that the operator has named. Raises OAuthError."""
-        server = await self._server(issuer, trusted_by(issuer, issuer))
-        if server is None:
-            raise OAuthError("no_metadata", f"{shown(issuer)} has no metadata")
-        return server
+        return await self._known(issuer, trusted_by(issuer))
 
     async def id_token(
         self, issuer: str, endpoint: str, client: Client, form: Mapping[str, str], now: float
     ) -> Mapping[str, Any]:
         """What the ID token says that a token endpoint gives for this. Raises OAuthError."""
-        answer = await self._post(issuer, endpoint, client, form, now, trusted_by(issuer, issuer))
+        answer = await self._post(issuer, endpoint, client, form, now, trusted_by(issuer))
         return grants.id_claims(issuer, answer.status, answer.body)
 
     async def _resource(self, url: str, challenge: Challenge | None, trusted: frozenset[str]) -> Resource | None:
@@ -103,6 +104,19 @@ class Discovery:
             if body is not None:
                 return metadata.read_server(issuer, body)
         return None
+
+    async def _known(self, issuer: str, trusted: frozenset[str]) -> AuthorizationServer:
+        server = await self._server(issuer, trusted)
+        if server is None:
+            raise OAuthError("no_metadata", f"{shown(issuer)} has no metadata")
+        return server
+
+    async def _described(self, url: str, issuer: str | None, trusted: frozenset[str]) -> AuthorizationServer:
+        """By the document that the operator has named."""
+        body = await self._document(url, trusted)
+        if body is None:
+            raise OAuthError("no_metadata", f"there is no metadata at {shown(url)}")
+        return metadata.read_server(issuer, body)
 
     async def _at_origin(self, url: str, issuer: str | None, trusted: frozenset[str]) -> AuthorizationServer:
         """No document says whose tokens it takes: it is configured, or a server of 2025-03-26, which gives them itself
@@ -158,7 +172,7 @@ class Discovery:
     ) -> Tokens:
         """What the issuer of a token gives for it. Raises OAuthError."""
         issuer = server.issuer
-        answer = await self._post(issuer, server.token_endpoint, client, form, now, trusted_by(issuer, issuer))
+        answer = await self._post(issuer, server.token_endpoint, client, form, now, trusted_by(issuer))
         return grants.exchanged(issuer, answer.status, answer.body, asked, now, until)
 
     async def revoke(
@@ -188,9 +202,9 @@ LOOPBACK = "loopback"
 """Trusted by those who stand there themselves: any address of this machine."""
 
 
-def trusted_by(url: str, issuer: str | None) -> frozenset[str]:
-    """Where we go though it may be inside: where the operator has sent us. A server on this machine may name other
-    places of this machine."""
-    found = {metadata.origin(url)} | ({metadata.origin(issuer)} if issuer is not None else set())
+def trusted_by(url: str, *named: str) -> frozenset[str]:
+    """Where we go though it may be inside: where the operator has sent us, by the URL of a server and what else he has
+    `named` of it. A server on this machine may name other places of this machine."""
+    found = {metadata.origin(one) for one in (url, *named)}
     host = urlsplit(url).hostname or ""
     return frozenset(found | ({LOOPBACK} if host in ("localhost", "::1") or host.startswith("127.") else set()))

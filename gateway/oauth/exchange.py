@@ -18,6 +18,7 @@ from gateway.oauth.discovery import Discovery
 from gateway.oauth.errors import AwayError, OAuthError, shown
 from gateway.oauth.grants import Client, Tokens
 from gateway.oauth.metadata import AuthorizationServer
+from gateway.oauth.sources import client_of
 from gateway.oauth.subjects import Subjects
 from gateway.oauth.told import NOBODY_TOLD, Told
 
@@ -58,7 +59,8 @@ class Exchange:
             raise OAuthError("no_subject", f"it is for who asks by a token of {shown(self._issuer)}")
         challenged = challenge.scopes if challenge is not None else None
         asked = tuple(dict.fromkeys((*before, *self._auth.scopes, *(challenged or ()))))
-        form = grants.exchange_form(subject.token, self._url, self._auth.audience, asked)
+        resource = None if self._auth.omit_resource else self._url
+        form = grants.exchange_form(subject.token, resource, self._auth.audience, asked)
         server = await self._metadata()
         now = self._wall()
         try:
@@ -82,7 +84,5 @@ class Exchange:
         return self._server[1]
 
     def _client(self, server: AuthorizationServer) -> Client:
-        auth = self._auth
-        assert auth.client_id is not None
-        method = grants.method_for(server, secret=auth.client_secret is not None, key=auth.private_key is not None)
-        return Client(auth.client_id, method, auth.client_secret, auth.private_key, auth.algorithm)
+        assert self._auth.client_id is not None
+        return client_of(self._auth, self._auth.client_id, server)

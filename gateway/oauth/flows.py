@@ -122,7 +122,7 @@ class Flows:
         """Where the user will sign in. Raises OAuthError."""
         assert spec.auth is not None
         challenge = Challenge("bearer", flow.challenge) if flow.challenge is not None else None
-        provider = await self._discovery.provider(flow.url, challenge, spec.auth.issuer)
+        provider = await self._discovery.provider(flow.url, challenge, spec.auth)
         metadata.for_users(provider.server)
         return provider
 
@@ -135,6 +135,7 @@ class Flows:
 
     async def authorize(self, handle: str, flow: Flow, spec: BackendSpec, browser: str) -> str:
         """The user has pressed *Connect* in this browser: the address at which he signs in. Raises OAuthError."""
+        assert spec.auth is not None
         provider = await self.provider(flow, spec)
         server, scopes = provider.server, self.scopes(flow, spec, provider)
         client = await self._client(flow, spec, provider, scopes)
@@ -166,6 +167,7 @@ class Flows:
             code_challenge=grants.challenge(verifier),
             scopes=scopes,
             resource=provider.resource.resource,
+            more=dict(spec.auth.authorize),
         )
 
     async def _client(self, flow: Flow, spec: BackendSpec, provider: Provider, scopes: tuple[str, ...]) -> Client:
@@ -247,7 +249,7 @@ class Flows:
             grants.code_form(code, pending.verifier, pending.redirect_uri, pending.resource),
             asked=pending.scopes,
             now=self._wall(),
-            trusted=trusted_by(pending.url, spec.auth.issuer),
+            trusted=trusted_by(pending.url, *spec.auth.named),
         )
 
     async def give_key(self, handle: str, flow: Flow, key: str) -> None:
@@ -266,8 +268,8 @@ class Flows:
         if account is None:
             return False
         if account.revocation_endpoint is not None:
-            issuer = spec.auth.issuer if spec is not None and spec.auth is not None else None
-            trusted, now = trusted_by(place.url, issuer), self._wall()
+            named = spec.auth.named if spec is not None and spec.auth is not None else ()
+            trusted, now = trusted_by(place.url, *named), self._wall()
             tokens = ((account.tokens.refresh, "refresh_token"), (account.tokens.access, "access_token"))
             for token, hint in tokens:
                 if token is None:

@@ -30,6 +30,8 @@ class Client:
     algorithm: str = "ES256"
     expires: float | None = None
     """When its secret does, by the wall clock."""
+    audience: str | None = None
+    """Whom its key signs for, if that is not the issuer."""
 
 
 def method_for(server: AuthorizationServer, *, secret: bool, key: bool) -> str:
@@ -62,7 +64,7 @@ def authenticated(
 
         whole["client_assertion_type"] = assertions.TYPE
         try:
-            signed = assertions.assertion(client.id, client.key, client.algorithm, issuer, now)
+            signed = assertions.assertion(client.id, client.key, client.algorithm, client.audience or issuer, now)
         except ValueError as error:
             raise OAuthError("bad_key", str(error)) from error
         whole["client_assertion"] = signed
@@ -173,7 +175,7 @@ def authorize_url(
         query.append(("scope", " ".join(scopes)))
     if resource is not None:
         query.append(("resource", resource))
-    if "offline_access" in scopes:
+    if "offline_access" in scopes and "prompt" not in (more or {}):
         query.append(("prompt", "consent"))  # without it OpenID providers give none (Core, section 11)
     query += (more or {}).items()
     return urlunsplit((parts.scheme, parts.netloc, parts.path, urlencode(query), ""))
@@ -226,7 +228,9 @@ ISSUED: Final = frozenset({ACCESS_TOKEN, "urn:ietf:params:oauth:token-type:jwt"}
 """What may be given for a token: one that a resource takes (RFC 8693, section 2.2.1)."""
 
 
-def exchange_form(subject_token: str, resource: str, audience: str | None, scopes: Sequence[str]) -> dict[str, str]:
+def exchange_form(
+    subject_token: str, resource: str | None, audience: str | None, scopes: Sequence[str]
+) -> dict[str, str]:
     """For a token for this resource, in place of the one by which its user asks (RFC 8693, section 2.1)."""
     form = {
         "grant_type": EXCHANGE,

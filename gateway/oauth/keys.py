@@ -39,7 +39,7 @@ class Keys:
         self._http = http
         self._nursery = nursery
         self._log = log
-        self._trusted = trusted_by(issuer.issuer, issuer.jwks_uri)
+        self._trusted = trusted_by(issuer.issuer, *((issuer.jwks_uri,) if issuer.jwks_uri is not None else ()))
         self._keys: Sequence[Key] = ()
         self._fetched = -KEPT
         """When these were, and when it was last tried."""

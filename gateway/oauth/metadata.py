@@ -123,11 +123,12 @@ def choose_issuer(resource: Resource, configured: str | None) -> str:
     return _checked(resource.issuers[0], "authorization server")
 
 
-def read_server(issuer: str, body: bytes) -> AuthorizationServer:
-    """The metadata of an authorization server, which must be of this very issuer (RFC 8414, section 3.3). Raises
-    OAuthError."""
+def read_server(issuer: str | None, body: bytes) -> AuthorizationServer:
+    """The metadata of an authorization server, which must be of this very issuer (RFC 8414, section 3.3). None: of
+    whichever it says, since the operator has named this document. Raises OAuthError."""
     document = _document(body, "authorization server metadata")
     named = _text(document, "issuer")
+    issuer = _checked(named or "", "issuer") if issuer is None else issuer
     if named != issuer:
         raise OAuthError("issuer_mismatch", f"the metadata of {shown(issuer)} is of another issuer: {shown(named)}")
     token_endpoint = _endpoint(document, "token_endpoint")

@@ -20,7 +20,7 @@ class Mirror:
     def __init__(self, issuer: str, http: Http) -> None:
         self._issuer = issuer
         self._http = http
-        self._trusted = trusted_by(issuer, None)
+        self._trusted = trusted_by(issuer)
         self._body: bytes | None = None
         self._fetched = -FRESH
         self._lock = trio.Lock()

@@ -16,7 +16,7 @@ from gateway.oauth.challenges import Challenge
 from gateway.oauth.discovery import Discovery, Provider
 from gateway.oauth.errors import AwayError, ClientRefusedError, GrantRefusedError, OAuthError
 from gateway.oauth.grants import Client, Tokens
-from gateway.oauth.metadata import SCOPES_MAX
+from gateway.oauth.metadata import SCOPES_MAX, AuthorizationServer
 from gateway.oauth.vault import Vault
 
 EARLY: Final = 60.0
@@ -84,8 +84,14 @@ async def configured_client(vault: Vault, spec: BackendSpec, url: str, provider:
                 "issuer_changed",
                 f"the client is of {first}, and the server names {issuer} now: configure `auth.issuer` and the client",
             )
-    method = grants.method_for(provider.server, secret=auth.client_secret is not None, key=auth.private_key is not None)
-    return Client(auth.client_id, method, auth.client_secret, auth.private_key, auth.algorithm)
+    return client_of(auth, auth.client_id, provider.server)
+
+
+def client_of(auth: UpstreamAuth, id: str, server: AuthorizationServer) -> Client:
+    """The configured client, as it authenticates at this authorization server."""
+    method = grants.method_for(server, secret=auth.client_secret is not None, key=auth.private_key is not None)
+    audience = server.token_endpoint if auth.for_token_endpoint else None
+    return Client(id, method, auth.client_secret, auth.private_key, auth.algorithm, audience=audience)
 
 
 class Fixed:
@@ -235,7 +241,7 @@ class ClientCredentials:
         """As in `Ask`."""
         provider, self._provider = self._provider, None
         if provider is None or challenge is not None:
-            provider = await self._discovery.provider(self._url, challenge, self._auth.issuer)
+            provider = await self._discovery.provider(self._url, challenge, self._auth)
         client = await configured_client(self._vault, self._spec, self._url, provider)
         if client is None:
             raise OAuthError("no_client", "`auth.clientId` is missing")

@@ -6,10 +6,15 @@ from typing import Any
 
 import pytest
 import trio
+from cryptography.hazmat.primitives import serialization
 
 from gateway.oauth import sources
 from tests.support.authorized import open_authorized
-from tests.support.oauth import OAuthWorld, open_oauth_world
+from tests.support.oauth import KEY, OAuthWorld, open_oauth_world
+
+PEM = KEY.private_bytes(
+    serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+).decode()
 
 pytestmark = pytest.mark.parametrize("era", ["legacy", "modern"])
 
@@ -44,6 +49,21 @@ async def test_a_401_brings_a_token_and_the_call_goes_on(kind: str, era: str, tm
         [line] = gateway.trail.lines
         assert (line["event"], line["server"], line["iss"]) == ("token.fetch", "a", world.origin)
         assert "canary" not in json.dumps(line)
+
+
+@pytest.mark.parametrize("audience", ["issuer", "token_endpoint"])
+async def test_a_client_may_sign_who_it_is_for_the_issuer_or_its_token_endpoint(
+    audience: str, era: str, tmp_path: Path
+) -> None:
+    async with open_oauth_world() as world:
+        world.public_keys["gw"] = KEY.public_key()
+        world.wants_assertions_for = f"{world.origin}/token" if audience == "token_endpoint" else ""
+        key = {"clientSecret": None, "privateKey": PEM, "assertionAudience": audience}
+        async with open_authorized(configured(world, **key), tmp_path) as gateway:
+            assert user_of(await call(gateway, "a__whoami", era)) == "itself"
+        [asked] = [asked for asked in world.asked if asked.path == "/token"]
+        assert "authorization" not in asked.headers
+        assert "PRIVATE KEY" not in repr(world.asked)
 
 
 async def test_a_token_that_is_refused_is_replaced_once_and_for_all_calls(era: str, tmp_path: Path) -> None:

@@ -93,6 +93,15 @@ async def test_each_user_has_his_own_and_each_set_of_rights_too(era: str, tmp_pa
 
 
 @ERAS
+async def test_an_issuer_that_knows_no_resources_is_told_an_audience_alone(era: str, tmp_path: Path) -> None:
+    async with open_oauth_world() as world:
+        said = configured(world, omitResource=True, audience="tracker")
+        async with open_authorized(said, tmp_path) as gateway:
+            assert user_of(await call(gateway, world.token_for(RESOURCE, "ann"), era)) == "ann"
+        assert {(form.get("resource"), form["audience"]) for form in exchanges(world)} == {(None, "tracker")}
+
+
+@ERAS
 async def test_it_ends_with_the_token_by_which_its_user_asks(era: str, tmp_path: Path) -> None:
     async with open_oauth_world() as world, open_authorized(configured(world), tmp_path) as gateway:
         short = world.token_for(RESOURCE, "ann", 30)

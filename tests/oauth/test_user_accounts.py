@@ -359,6 +359,24 @@ async def test_13_a_refresh_happens_once_for_many_calls_and_the_new_pair_is_kept
         assert (first["server"], first["account"], first["iss"]) == ("a", "ann", world.origin)
 
 
+async def test_an_operator_says_what_an_authorization_server_wants_besides(tmp_path: Path) -> None:
+    """Where its metadata is, what else its page is told, and that it knows no resources."""
+    async with open_oauth_world(hides=True) as world:
+        more = {"access_type": "offline", "prompt": "select_account consent"}
+        said = {"metadataUrl": f"{world.origin}/somewhere", "authorizeParameters": more, "omitResource": True}
+        async with open_authorized(configured(world, **said), tmp_path) as gateway:
+            await Browser(gateway, world, "ann").connect(await flow_of(gateway, "ann"))
+            client = gateway.legacy(token=TOKENS["ann"])
+            await client.connect()
+            world.forget_tokens()
+            assert user_of(await client.call("a__whoami")) == "ann"
+            signed_in = next(asked for asked in world.asked if asked.path == "/authorize").query
+            assert {name: signed_in.get(name) for name in more} == more
+            forms = [signed_in, *(asked.form for asked in world.asked if asked.path == "/token")]
+            assert [form.get("grant_type") for form in forms] == [None, "authorization_code", "refresh_token"]
+            assert not any("resource" in form for form in forms)
+
+
 async def test_13_an_issuer_that_is_away_for_an_hour_ends_no_account(tmp_path: Path, stores: tuple[Any, Any]) -> None:
     async with opened(tmp_path, {"lives": 3700.0}, store=stores[0]) as (world, gateway):
         await Browser(gateway, world, "ann").connect(await flow_of(gateway, "ann"))

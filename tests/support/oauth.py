@@ -109,6 +109,12 @@ class OAuthWorld:
     broken: set[str] = field(default_factory=set)
     """Paths that answer 503."""
     secrets: dict[str, str] = field(default_factory=lambda: {"gw": "gw secret"})
+    public_keys: dict[str, Any] = field(default_factory=dict)
+    """Of clients that sign who they are."""
+    wants_assertions_for: str = ""
+    """Instead of itself."""
+    hides: bool = False
+    """Whether its metadata is not where its issuer says, but at `/somewhere`."""
     forgotten: set[str] = field(default_factory=set)
     """Clients that were registered here once."""
     asked: list[Asked] = field(default_factory=list)
@@ -162,7 +168,7 @@ class OAuthWorld:
                 {"resource": self.resource or self.url, "authorization_servers": [self.names or self.origin]}
                 | self._supported()
             )
-        if path == "/.well-known/oauth-authorization-server":
+        if path == ("/somewhere" if self.hides else "/.well-known/oauth-authorization-server"):
             return _json(self._metadata())
         if path == "/jwks":
             public = ECAlgorithm.to_jwk(KEY.public_key(), as_dict=True)
@@ -262,18 +268,29 @@ class OAuthWorld:
             )
         except jwt.PyJWTError:
             return _json({"error": "invalid_request"}, 400)
-        granted = Granted(claims["sub"], client, form.get("scope", claims.get("scope", "")), form["resource"])
+        granted = Granted(claims["sub"], client, form.get("scope", claims.get("scope", "")), form.get("resource", ""))
         status, headers, body = self._give(granted, False)
         more = {"issued_token_type": self.issued_type} if self.issued_type is not None else {}
         return status, headers, json.dumps(json.loads(body) | more).encode()
 
     def _client(self, asked: Asked) -> str | None:
+        if "client_assertion" in asked.form:
+            return self._signer(asked.form["client_assertion"])
         header = asked.headers.get("authorization", "")
         if header.startswith("Basic "):
             id, _, secret = base64.b64decode(header[6:]).decode().partition(":")
             return unquote_plus(id) if self.secrets.get(unquote_plus(id)) == unquote_plus(secret) else None
         id = asked.form.get("client_id", "")
         return id if id and id not in self.secrets and id not in self.forgotten else None
+
+    def _signer(self, assertion: str) -> str | None:
+        """Whose it is (RFC 7523, section 3): it is for whom this server wants it to be for."""
+        try:
+            wanted = self.wants_assertions_for or self.origin
+            claims = jwt.decode(assertion, self.public_keys["gw"], ["ES256"], audience=wanted)
+        except jwt.PyJWTError:
+            return None
+        return "gw" if claims["iss"] == claims["sub"] == "gw" else None
 
     def _give(self, granted: Granted, with_refresh: bool) -> Reply:
         token = f"canary-{granted.user}-{next(self.numbers)}"

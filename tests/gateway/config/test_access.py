@@ -243,6 +243,38 @@ def test_a_rule_may_be_for_who_comes_over_stdio(settings: Callable[..., Settings
     assert found.standing("anonymous", Rights()).decide("tool", "files", "x", Asked(None)).outcome == "allow"
 
 
+SECRET = {"clientId": "gw", "clientSecret": "s"}
+
+
+@pytest.mark.parametrize(
+    ("auth", "field", "words"),
+    [
+        ({"mode": "key", "metadataUrl": "https://idp.test/m"}, "metadataUrl", "is for `user` and `client_credentials`"),
+        ({"mode": "user", "metadataUrl": "http://idp.test/m"}, "metadataUrl", "must be https"),
+        ({"mode": "client_credentials", **SECRET, "authorizeParameters": {"a": "b"}}, "authorizeParameters", "`user`"),
+        ({"mode": "user", "authorizeParameters": {"state": "x"}}, "authorizeParameters.state", "not for others"),
+        ({"mode": "user", "authorizeParameters": {" ": "x"}}, "authorizeParameters. ", "not for others"),
+        ({"mode": "key", "omitResource": True}, "omitResource", "`exchange`"),
+        ({"mode": "user", "audience": "x"}, "audience", "is for `exchange`"),
+        ({"mode": "user", **SECRET, "assertionAudience": "token_endpoint"}, "assertionAudience", "`privateKey`"),
+        ({"mode": "user", "assertionAudience": "me"}, "assertionAudience", "must be 'issuer' or 'token_endpoint'"),
+        ({"mode": "static", "omitResource": True}, "omitResource", "has no meaning"),
+    ],
+)
+def test_what_has_no_meaning_for_how_a_server_is_authorized_is_refused(
+    problem: Callable[..., Problem], auth: dict[str, Any], field: str, words: str
+) -> None:
+    found = problem(config({"tokens": TOKENS}, {"tracker": {"url": "https://tracker.test/mcp", "auth": auth}}))
+    assert words in found.message
+    assert found.field == f"mcpServers.tracker.auth.{field}"
+
+
+def test_what_is_exchanged_for_no_resource_needs_an_audience(problem: Callable[..., Problem]) -> None:
+    auth = {"mode": "exchange", **SECRET, "omitResource": True}
+    found = problem(config({"issuers": [ISSUER]}, {"tracker": {"url": "https://tracker.test/mcp", "auth": auth}}))
+    assert (found.field, "what the token is for" in found.message) == ("mcpServers.tracker.auth.audience", True)
+
+
 @pytest.mark.parametrize("catalog", ["a b", "a\r\nX-Other: b", ""])
 def test_a_credential_for_lists_is_one_that_a_header_can_carry(problem: Callable[..., Problem], catalog: str) -> None:
     servers = {"tracker": {"url": "https://tracker.test", "auth": {"mode": "user", "catalog": catalog}}}

@@ -2,11 +2,13 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import trio
 
+from actors.protocol.table import UpstreamAuth
 from gateway.oauth.challenges import Challenge
 from gateway.oauth.discovery import WITHIN, Answer, Discovery
 from gateway.oauth.errors import AwayError, OAuthError
@@ -14,6 +16,7 @@ from gateway.oauth.errors import AwayError, OAuthError
 SERVER = "https://s.test/mcp"
 ISSUER = "https://idp.test/t"
 KNOWN = "/.well-known/oauth-protected-resource"
+USER = UpstreamAuth("user")
 RESOURCE = {"resource": SERVER, "authorization_servers": [ISSUER]}
 ISSUERS = {"issuer": ISSUER, "token_endpoint": f"{ISSUER}/token"}
 FIRST, SECOND, THIRD = (
@@ -57,16 +60,16 @@ async def test_documents_are_asked_for_in_the_order_of_mcp_until_one_is_there(
     there: dict[str, Any], challenge: Challenge | None, asked: list[str]
 ) -> None:
     http = Documents(there)
-    found = await Discovery(http).provider(SERVER, challenge, None)
+    found = await Discovery(http).provider(SERVER, challenge, USER)
     assert (found.server.issuer, found.resource.resource, http.asked) == (ISSUER, SERVER, asked)
 
 
 async def test_a_server_without_a_document_has_the_issuer_that_is_configured() -> None:
-    found = await Discovery(Documents({FIRST: ISSUERS})).provider(SERVER, None, ISSUER)
+    found = await Discovery(Documents({FIRST: ISSUERS})).provider(SERVER, None, replace(USER, issuer=ISSUER))
     assert (found.server.token_endpoint, found.resource.resource) == (f"{ISSUER}/token", None)
     with pytest.raises(OAuthError, match="has no metadata"):
-        await Discovery(Documents({})).provider(SERVER, None, ISSUER)
-    by_default = await Discovery(Documents({})).provider(SERVER, None, None)
+        await Discovery(Documents({})).provider(SERVER, None, replace(USER, issuer=ISSUER))
+    by_default = await Discovery(Documents({})).provider(SERVER, None, USER)
     assert by_default.server.token_endpoint == "https://s.test/token"
 
 
@@ -75,12 +78,50 @@ async def test_a_server_with_a_fault_of_its_own_is_away_and_nothing_else_is_take
     whole = {f"https://s.test{KNOWN}/mcp": RESOURCE, f"https://s.test{KNOWN}": RESOURCE, FIRST: ISSUERS}
     http = Documents({**whole, SECOND: ISSUERS, broken: 500})
     with pytest.raises(AwayError):
-        await Discovery(http).provider(SERVER, None, None)
+        await Discovery(http).provider(SERVER, None, USER)
     assert http.asked[-1] == broken
 
 
 async def test_7_documents_that_each_come_at_the_last_moment_hold_up_nobody_for_long(autojump_clock: Any) -> None:
     http, start = Documents({}, slow=9.9), trio.current_time()
     with pytest.raises(AwayError):
-        await Discovery(http).provider(SERVER, HEADER, None)
+        await Discovery(http).provider(SERVER, HEADER, USER)
     assert trio.current_time() - start == WITHIN
+
+
+ELSEWHERE = "https://docs.test/idp.json"
+
+
+@pytest.mark.parametrize("there", [{f"https://s.test{KNOWN}/mcp": RESOURCE}, {}])
+async def test_the_operator_may_say_where_the_metadata_is(there: dict[str, Any]) -> None:
+    auth = replace(USER, metadata_url=ELSEWHERE)
+    http = Documents({**there, ELSEWHERE: ISSUERS, FIRST: 500})
+    found = await Discovery(http).provider(SERVER, None, auth)
+    assert (found.server.issuer, found.resource.resource) == (ISSUER, SERVER if there else None)
+    assert http.asked[-1] == ELSEWHERE
+    assert "https://docs.test:443" in found.trusted
+
+
+@pytest.mark.parametrize(
+    ("said", "issuer", "reason"),
+    [
+        (ISSUERS, "https://other.test", "issuer_mismatch"),
+        ({**ISSUERS, "issuer": "https://other.test"}, None, "issuer_changed"),
+        ({**ISSUERS, "issuer": "javascript:x"}, None, "bad_metadata"),
+        ({"token_endpoint": f"{ISSUER}/token"}, None, "bad_metadata"),
+        (404, ISSUER, "no_metadata"),
+    ],
+)
+async def test_8_a_document_that_the_operator_has_named_is_of_an_issuer_that_the_server_names(
+    said: Any, issuer: str | None, reason: str
+) -> None:
+    http = Documents({f"https://s.test{KNOWN}/mcp": RESOURCE, ELSEWHERE: said, FIRST: ISSUERS})
+    with pytest.raises(OAuthError) as refused:
+        await Discovery(http).provider(SERVER, None, replace(USER, metadata_url=ELSEWHERE, issuer=issuer))
+    assert refused.value.reason == reason
+
+
+async def test_an_authorization_server_that_refuses_resources_is_told_of_none() -> None:
+    http = Documents({f"https://s.test{KNOWN}/mcp": {**RESOURCE, "scopes_supported": ["a"]}, FIRST: ISSUERS})
+    found = await Discovery(http).provider(SERVER, None, replace(USER, omit_resource=True))
+    assert (found.resource.resource, found.resource.scopes) == (None, ("a",))
