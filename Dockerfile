@@ -13,23 +13,21 @@ ARG NODE=24
 FROM python:${PYTHON}-slim-bookworm AS build
 WORKDIR /src
 COPY deploy/image/build.lock deploy/image/runtime.lock ./
-RUN python -m pip install --no-cache-dir --no-deps --require-hashes --requirement build.lock \
+RUN python -m pip install --no-cache-dir --no-compile --no-deps --require-hashes --requirement build.lock \
     && mkdir -p /var/lib/stagedoor \
-    && python -m venv --without-pip /opt/stagedoor \
-    && python -m pip --python /opt/stagedoor/bin/python install --no-cache-dir --no-deps --require-hashes \
-       --requirement runtime.lock
+    && python -m venv --without-pip /opt/stagedoor
+# pip would read all that an index has of each package, though the lock names the one; uv looks for that one.
+ENV UV_LINK_MODE=copy
+ARG UV_COMPILE_BYTECODE=1
+RUN --mount=type=cache,target=/root/.cache/uv \
+    uv pip install --python /opt/stagedoor/bin/python --no-deps --require-hashes --requirement runtime.lock
 COPY pyproject.toml README.md LICENSE ./
 COPY actors actors
 COPY gateway gateway
 COPY stagedoor stagedoor
-RUN python -m pip wheel --no-cache-dir --no-deps --no-build-isolation --wheel-dir wheels . \
-    && python -m pip --python /opt/stagedoor/bin/python install --no-cache-dir --no-deps --no-index wheels/*.whl
-
-FROM build AS build-full
-COPY deploy/image/full.lock ./
-RUN python -m venv --without-pip /opt/uv \
-    && python -m pip --python /opt/uv/bin/python install --no-cache-dir --no-deps --require-hashes \
-       --requirement full.lock
+RUN --mount=type=cache,target=/root/.cache/uv \
+    uv build --quiet --python /usr/local/bin/python --no-build-isolation --wheel --out-dir wheels \
+    && uv pip install --python /opt/stagedoor/bin/python --no-deps --no-index wheels/*.whl
 
 FROM node:${NODE}-bookworm-slim AS node
 
@@ -55,7 +53,7 @@ CMD ["serve", "--listen", "0.0.0.0:8080", "--admin", "0.0.0.0:8081"]
 
 FROM runtime AS full
 USER 0
-COPY --from=build-full /opt/uv/bin/uv /opt/uv/bin/uvx /usr/local/bin/
+COPY --from=build /usr/local/bin/uv /usr/local/bin/uvx /usr/local/bin/
 COPY --from=node /usr/local/bin/node /usr/local/bin/node
 COPY --from=node /usr/local/lib/node_modules/npm /usr/local/lib/node_modules/npm
 RUN ln -s ../lib/node_modules/npm/bin/npm-cli.js /usr/local/bin/npm \

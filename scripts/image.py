@@ -22,14 +22,23 @@ import string
 import subprocess
 import sys
 from dataclasses import asdict, dataclass, field, replace
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 OWN = re.compile(r"(?<![\w./$}])/(?=(?:opt|src|usr/local|var/lib)\b)")
 """Where an absolute path of the image begins that is the image's own."""
 VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
-PASSED = re.compile(r"PIP_\w+|\w+_proxy|\w+_PROXY|SSL_CERT_\w+|LANG", re.ASCII)
+PASSED = re.compile(r"(PIP|UV)_\w+|\w+_proxy|\w+_PROXY|SSL_CERT_\w+|LANG", re.ASCII)
 """Variables of this machine that steps need to fetch packages here; an engine hands on the like."""
+FOR_UV = {
+    "index-url": "UV_DEFAULT_INDEX",
+    "extra-index-url": "UV_INDEX",
+    "find-links": "UV_FIND_LINKS",
+    "trusted-host": "UV_INSECURE_HOST",
+    "cert": "SSL_CERT_FILE",
+}
+"""What pip is configured to on this machine, by the variable that tells uv the same."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +90,7 @@ class Builder:
         self._args: dict[str, str] = {}
         self._configs: dict[str, Config] = {}
         self._external: set[str] = set()
+        self._variables: dict[str, str] = {}
         self._stage = ""
         self.config = Config()
 
@@ -105,9 +115,12 @@ class Builder:
         env = self.config.env
         match given.word:
             case "RUN":
-                self._run(given.rest)
+                self._run(re.sub(r"^(--mount=type=cache,\S+\s+)+", "", given.rest))  # caches are this machine's
             case "COPY":
                 self._copy(given)
+            case "ARG":
+                name, _, value = given.rest.partition("=")
+                self._variables[name] = os.environ.get(name, value)  # as by --build-arg
             case "ENV":
                 pairs = (word.partition("=") for word in given.words)
                 self._change(env={**env, **{name: self.inside(value) for name, _, value in pairs}})
@@ -140,7 +153,7 @@ class Builder:
         if self._stage:
             self._configs[self._stage] = self.config
             self.folder.rename(self._aside / self._stage)
-        self._stage = name
+        self._stage, self._variables = name, {}
         base = string.Template(source.words[0]).safe_substitute(self._args)
         if base in self._configs:
             say(f"{name}: from {base}")
@@ -173,9 +186,9 @@ class Builder:
         shutil.copytree(self.folder, made, symlinks=True, copy_function=linked)
 
     def _run(self, command: str) -> None:
-        env = {name: value for name, value in os.environ.items() if PASSED.fullmatch(name)}
+        env = for_uv() | {name: value for name, value in os.environ.items() if PASSED.fullmatch(name)}
         env |= {"PATH": f"{self.folder}/usr/local/bin:/usr/bin:/bin", "HOME": str(Path.home())}
-        env |= {name: value for name, value in self.config.env.items() if name != "HOME"}
+        env |= {name: value for name, value in self.config.env.items() if name != "HOME"} | self._variables
         say(f"RUN {command}")
         subprocess.run(
             ["/bin/sh", "-ec", self.inside(command)], cwd=self.config.workdir, env=env, stdout=sys.stderr, check=True
@@ -199,6 +212,16 @@ class Builder:
                 file = into / there.name if target.endswith("/") else into
                 file.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(there, file)
+
+
+@cache
+def for_uv() -> dict[str, str]:
+    """Variables that tell uv where pip gets its packages: it reads nothing that pip is configured by."""
+    told = subprocess.run([sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=True)
+    lines = sorted(told.stdout.splitlines(), key=lambda line: line.startswith(":env:"))  # variables win over files
+    found = re.findall(r"^[^=]*\.([a-z-]+)='(.*)'$", "\n".join(lines), re.M)
+    lists = {key: re.split(r"(?:\\n|\s)+", value.strip()) for key, value in found if key in FOR_UV}
+    return {FOR_UV[key]: ("," if key == "find-links" else " ").join(values) for key, values in lists.items()}
 
 
 def linked(source: str, target: str) -> None:

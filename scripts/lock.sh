@@ -18,8 +18,7 @@ compile() { # OUTPUT SOURCES...
 compile requirements.lock pyproject.toml scripts/build-requirements.in --extra dev
 # What goes into the image: of the same versions, and nothing of development.
 compile deploy/image/runtime.lock pyproject.toml --extra traces --extra vectors --extra policy --constraint requirements.lock
-compile deploy/image/build.lock scripts/build-requirements.in --constraint requirements.lock
-compile deploy/image/full.lock deploy/image/full.in
+compile deploy/image/build.lock scripts/build-requirements.in deploy/image/build.in --constraint requirements.lock
 compile tests/deploy/requirements.lock tests/deploy/requirements.in
 compile tests/servers/requirements.lock tests/servers/requirements.in
 for sdk in tests/sdks/*.in; do compile "${sdk%.in}.lock" "$sdk"; done

@@ -11,6 +11,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,8 @@ from tests.support.processes import ROOT, need
 DOCKERFILE = ROOT / "Dockerfile"
 TALLY = ROOT / ".venv-deploy" / "bin" / "tally"
 NOBODY = 65532
+LOOK_EVERY = 0.5
+"""Seconds between two looks at its health, each of which is a start of Python."""
 CONFINED = """
 set -e
 hold=$1 prefix=$2 hidden=$3; shift 3
@@ -75,7 +78,7 @@ class Image:
 def carried_out(folder: Path, target: str) -> Image:
     command = [sys.executable, ROOT / "scripts" / "image.py", folder, "--target", target]
     # An engine has its packages compiled, which is most of the work, and is not what is tried here.
-    env = {**os.environ, "PIP_NO_COMPILE": "1"}
+    env = {**os.environ, "UV_COMPILE_BYTECODE": "0"}
     done = subprocess.run(command, env=env, stdout=subprocess.PIPE, check=True, text=True)
     for path in (folder, *folder.rglob("*")):
         if not path.is_symlink():
@@ -116,6 +119,7 @@ def test_a_container_of_it_serves_and_is_healthy_without_a_place_to_write(image:
         while (looked := image.run(*health)).wait(PATIENCE) != 0:
             assert serving.poll() is None, serving.communicate()[0]
             looked.communicate()
+            time.sleep(LOOK_EVERY)
         looked.communicate()
         named = image.run("stagedoor", "ls", "tools", "--url", f"http://127.0.0.1:{listen}/mcp", "--json")
         out, _ = named.communicate(timeout=PATIENCE)
