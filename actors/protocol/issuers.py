@@ -40,7 +40,12 @@ class Introspection:
 
     endpoint: str
     client_id: str
-    client_secret: str = field(repr=False)
+    client_secret: str | None = field(default=None, repr=False)
+    method: str = "client_secret_basic"
+    """As OAuth calls them (RFC 7591, section 2)."""
+    private_key: str | None = field(default=None, repr=False)
+    """For `private_key_jwt`."""
+    algorithm: str = "ES256"
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,14 +3,13 @@
 from typing import Final
 from urllib.parse import urlsplit
 
-from pydantic import SecretStr
 from pydantic.alias_generators import to_camel
 
 from gateway.config.addresses import parse_listen
 from gateway.config.models import BrowserSection, File
 from gateway.config.problems import Path, Problem
 from gateway.config.settings import Browser
-from gateway.config.values import on_this_machine
+from gateway.config.values import on_this_machine, plain
 
 PATH: Final[Path] = ("gateway", "auth", "browser")
 _OF: Final = {
@@ -42,7 +41,7 @@ def _said(file: File, problems: list[Problem], *, alone: bool) -> Browser | None
     return Browser(
         section.mode,
         section.client_id or "",
-        _secret(section.client_secret),
+        plain(section.client_secret),
         section.header or "",
         tuple(section.from_),
         section.groups or "",
@@ -92,7 +91,3 @@ def _senseless(file: File, section: BrowserSection, *, alone: bool) -> list[tupl
     said = {key for key in section.model_fields_set if getattr(section, key)}
     foreign = sorted(said - {"mode"} - _OF[mode])
     return [*found, *((to_camel(key.rstrip("_")), f'has no meaning with `"mode": "{mode}"`') for key in foreign)]
-
-
-def _secret(secret: SecretStr | None) -> str | None:
-    return secret.get_secret_value() if secret is not None else None

@@ -9,7 +9,6 @@ from importlib.util import find_spec
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import SecretStr
 from pydantic.alias_generators import to_camel
 
 from actors.protocol.issuers import Issuer
@@ -38,10 +37,11 @@ from gateway.config.models import SSE_TYPES, WEB_SOCKET_SCHEMES, WEB_SOCKET_TYPE
 from gateway.config.natives import made
 from gateway.config.policies import cases, policy_of
 from gateway.config.problems import ConfigError, Path, Problem, dotted, nearest
-from gateway.config.references import import_object, placed
+from gateway.config.references import placed
 from gateway.config.sections import PLACE, limits_from
 from gateway.config.settings import AuditSettings, Auth, Callers, LogSettings, Settings, Tls, TracesSettings
-from gateway.config.values import HEADER_NAME, parse_key
+from gateway.config.signing import fault_of
+from gateway.config.values import HEADER_NAME, parse_key, plain
 
 if TYPE_CHECKING:
     from actors.protocol.pins import Pins
@@ -74,7 +74,6 @@ _OWN_PARAMETERS = re.compile(
     "|request|request_uri"
 )
 """What an authorization request says of itself: `scopes` and `omitResource` are there for the rest."""
-_NO_KEY = "is no private key in PEM, without a password, that signs by {}"
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _KEY_HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+: ?[ -z|~]*\{key\}[ -z|~]*")
 """One header, and where in its value the key goes."""
@@ -260,15 +259,15 @@ class Builder:
             issuer=self._exchanges_at(server, auth, path) if auth.mode == "exchange" else auth.issuer,
             audience=auth.audience,
             client_id=auth.client_id,
-            client_secret=_secret(auth.client_secret),
-            private_key=_secret(auth.private_key),
+            client_secret=plain(auth.client_secret),
+            private_key=plain(auth.private_key),
             algorithm=auth.private_key_algorithm,
             metadata_url=auth.metadata_url,
             for_token_endpoint=auth.assertion_audience == "token_endpoint",
             authorize=tuple(auth.authorize_parameters.items()),
             omit_resource=auth.omit_resource,
             scopes=tuple(auth.scopes),
-            catalog=_secret(auth.catalog),
+            catalog=plain(auth.catalog),
             header=auth.header,
             variable=auth.variable,
         )
@@ -318,8 +317,9 @@ class Builder:
     def _check_client(self, auth: ServerAuth, path: Path) -> None:
         if auth.client_secret is not None and auth.private_key is not None:
             self._add((*path, "privateKey"), "stands beside `clientSecret`: a client has one of them")
-        if auth.private_key is not None and not _can_sign(auth.private_key, auth.private_key_algorithm):
-            self._add((*path, "privateKey"), _NO_KEY.format(auth.private_key_algorithm))
+        key = plain(auth.private_key)
+        if key is not None and (fault := fault_of(key, auth.private_key_algorithm)):
+            self._add((*path, "privateKey"), fault)
         if auth.client_id is None and (auth.client_secret is not None or auth.private_key is not None):
             self._add((*path, "clientId"), "is missing: whose secret it is")
         if auth.mode == "key" and not _KEY_HEADER.fullmatch(auth.header):
@@ -441,7 +441,7 @@ class Builder:
             named.add(section.issuer)
             found = issuer_of(section)
             for key, why in senseless(section, found):
-                self._add((*path, key), why)
+                self._add((*path, *key.split(".")), why)
             yield found
 
     def _log(self) -> LogSettings:
@@ -498,16 +498,6 @@ class Builder:
 
     def _add(self, path: Path, message: str) -> None:
         self.problems.append(Problem(message, path))
-
-
-def _secret(secret: SecretStr | None) -> str | None:
-    return secret.get_secret_value() if secret is not None else None
-
-
-def _can_sign(key: SecretStr, algorithm: str) -> bool:
-    """What signs is found by its name, as native servers are, and only where somebody has a key."""
-    can_sign: Callable[[str, str], bool] = import_object("gateway.oauth.assertions:can_sign")
-    return can_sign(key.get_secret_value(), algorithm)
 
 
 def digest(text: str) -> str:

@@ -5,7 +5,9 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from actors.protocol.issuers import Introspection, Issuer, claim_path
-from gateway.config.models import IssuerSection
+from gateway.config.models import IntrospectionSection, IssuerSection
+from gateway.config.signing import fault_of
+from gateway.config.values import plain
 
 ANY: Final = "any-from-this-as"
 
@@ -25,14 +27,12 @@ def issuer_of(section: IssuerSection) -> Issuer:
     given: dict[str, Any] = dict(PRESETS.get(section.preset or "", {}))
     given |= {name: getattr(section, name) for name in section.model_fields_set if getattr(section, name) is not None}
     audiences = given.get("audiences", [])
-    told = section.introspection
-    asked = Introspection(told.endpoint, told.client_id, told.client_secret.get_secret_value()) if told else None
     found: dict[str, Any] = {
         "audiences": tuple(one.removesuffix("/") for one in audiences if one != ANY),
         "any_audience": ANY in audiences,
         "jwks_uri": section.jwks_uri,
         "strict_type": section.typ == "strict",
-        "introspection": asked,
+        "introspection": _introspection(section.introspection) if section.introspection is not None else None,
         "always": section.introspect == "always",
         "scopes": tuple(section.scopes),
         "bound": section.bound_tokens == "accept",
@@ -46,6 +46,12 @@ def issuer_of(section: IssuerSection) -> Issuer:
     return Issuer(section.issuer, **found)
 
 
+def _introspection(section: IntrospectionSection) -> Introspection:
+    secret, key = plain(section.client_secret), plain(section.private_key)
+    method = section.method if key is None else "private_key_jwt"
+    return Introspection(section.endpoint, section.client_id, secret, method, key, section.private_key_algorithm)
+
+
 def senseless(section: IssuerSection, issuer: Issuer) -> Iterator[tuple[str, str]]:
     """What of it can't be meant so, by its key."""
     if section.preset == "entra" and not issuer.audiences:
@@ -54,10 +60,24 @@ def senseless(section: IssuerSection, issuer: Issuer) -> Iterator[tuple[str, str
         yield "audiences", "any-from-this-as is for issuers with `introspection`"
     if issuer.always and issuer.introspection is None:
         yield "introspect", "needs `introspection`: where and as whom the issuer is asked"
+    if issuer.introspection is not None:
+        yield from _unproved(issuer.introspection)
     if not issuer.algorithms:
         yield "algorithms", "is empty: no token would be good"
     if not issuer.subject:
         yield "subjectClaim", "is empty: nobody could be told from anybody else"
+
+
+def _unproved(asked: Introspection) -> Iterator[tuple[str, str]]:
+    """Where nothing, or two things, would say that it is the gateway which asks."""
+    if not asked.client_secret and asked.private_key is None:
+        yield "introspection.clientSecret", "is missing (or `privateKey`)"
+    if asked.private_key is None:
+        return
+    if asked.client_secret:
+        yield "introspection.privateKey", "stands beside `clientSecret`: a client has one of them"
+    elif fault := fault_of(asked.private_key, asked.algorithm):
+        yield "introspection.privateKey", fault
 
 
 def public_url(text: str) -> str:

@@ -9,6 +9,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError
 
 from gateway.config.sections import Section, section
+from gateway.config.signing import SigningAlgorithm
 from gateway.config.values import (
     AccessText,
     AddressText,
@@ -106,7 +107,7 @@ class ServerAuth(Section):
     """Its secret. It is sent to one issuer: the configured one, else the first that the server has named."""
     private_key: SecretStr | None = None
     """Instead of a secret: a private key in PEM, without a password (`private_key_jwt`)."""
-    private_key_algorithm: Literal["ES256", "ES384", "RS256", "RS384", "PS256", "EdDSA"] = "ES256"
+    private_key_algorithm: SigningAlgorithm = "ES256"
     """What it signs by."""
     assertion_audience: Literal["issuer", "token_endpoint"] = "issuer"
     """What the signature says that it is for: older authorization servers want the address of their token endpoint."""
@@ -272,8 +273,14 @@ class IntrospectionSection(Section):
     """The address of its introspection endpoint."""
     client_id: str
     """The gateway's own client there."""
-    client_secret: SecretStr
+    client_secret: SecretStr | None = None
     """Its secret."""
+    method: Literal["client_secret_basic", "client_secret_post"] = "client_secret_basic"
+    """How the secret is sent: by HTTP Basic, or in the form."""
+    private_key: SecretStr | None = None
+    """Instead of a secret: a private key in PEM, without a password (`private_key_jwt`)."""
+    private_key_algorithm: SigningAlgorithm = "ES256"
+    """What it signs by."""
 
 
 class IssuerSection(Section):

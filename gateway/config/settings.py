@@ -248,7 +248,8 @@ class Settings:
         says that they are credentials; the others are words like `true`.
         """
         found = [token for _, token in self.auth.tokens]
-        found += [one.introspection.client_secret for one in self.auth.issuers if one.introspection is not None]
+        for asked in [one.introspection for one in self.auth.issuers if one.introspection is not None]:
+            found += [secret for secret in (asked.client_secret, asked.private_key) if secret]
         found += [unquote(urlsplit(self.store).password or "")]
         for spec in self.table.backends.values():
             if isinstance(spec.target, RemoteTarget):

@@ -69,6 +69,11 @@ def _key(secret: SecretStr) -> SecretStr:
     return secret
 
 
+def plain(secret: SecretStr | None) -> str | None:
+    """What nobody is shown."""
+    return secret.get_secret_value() if secret is not None else None
+
+
 def check_token(text: str) -> None:
     """ValueError for what could not stand in an Authorization header (RFC 6750, section 2.1)."""
     if not re.fullmatch(r"[A-Za-z0-9._~+/-]+=*", text):

@@ -31,7 +31,8 @@ class Introspector:
     def __init__(self, issuer: Issuer, introspection: Introspection, http: Http) -> None:
         self.issuer = issuer
         self._endpoint = introspection.endpoint
-        self._client = Client(introspection.client_id, "client_secret_basic", introspection.client_secret)
+        asked = introspection
+        self._client = Client(asked.client_id, asked.method, asked.client_secret, asked.private_key, asked.algorithm)
         self._http = http
         self._trusted = trusted_by(introspection.endpoint, issuer.issuer)
         self._known = trio.CapacityLimiter(AT_ONCE)

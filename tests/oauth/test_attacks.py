@@ -168,7 +168,7 @@ async def test_7_nothing_that_a_server_names_leads_inwards(tmp_path: Path, store
                 name = asked.path.removeprefix(ISSUERS)
                 world.says = {"issuer": f"{world.origin}/{name}", "token_endpoint": places[name]}
                 asked_for.add(name)
-                return 200, {"content-type": "application/json"}, json.dumps(world._metadata()).encode()
+                return 200, {"content-type": "application/json"}, json.dumps(world.metadata()).encode()
             name = asked.headers["host"].partition(".")[0]
             here = f"http://{asked.headers['host']}"
             world.resource = f"{here}/mcp"

@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import parse_qsl
 
 import jwt
 import trio
@@ -44,6 +45,8 @@ class FakeIssuer:
     slow: float = 0.0
     opaque: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     """What introspection says of tokens; of others that they are not active."""
+    introspected: list[tuple[dict[str, str], dict[str, str]]] = field(default_factory=list)
+    """The headers and the form of each question."""
     strange: int = 200
     """The status of introspection for a token that it does not know."""
 
@@ -75,7 +78,8 @@ class FakeIssuer:
             raise AwayError("away", "it can't be reached")
         age = {"cache-control": f"public, max-age={self.age}"} if self.age is not None else {}
         if url.endswith("/introspect"):
-            form = dict(pair.split("=") for pair in body.decode().split("&"))
+            form = dict(parse_qsl(body.decode()))
+            self.introspected.append((dict(headers or {}), form))
             known = self.opaque.get(form["token"])
             if known is None and self.strange != 200:
                 return Answer(self.strange)
@@ -115,3 +119,11 @@ def pem(key: Any) -> bytes:
         serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
     )
     return encoded
+
+
+def private(key: Any) -> str:
+    """The private half as text."""
+    encoded: bytes = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    return encoded.decode()

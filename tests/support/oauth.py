@@ -169,7 +169,7 @@ class OAuthWorld:
                 | self._supported()
             )
         if path == ("/somewhere" if self.hides else "/.well-known/oauth-authorization-server"):
-            return _json(self._metadata())
+            return _json(self.metadata())
         if path == "/jwks":
             public = ECAlgorithm.to_jwk(KEY.public_key(), as_dict=True)
             return _json({"keys": [public | {"kid": "one", "alg": "ES256"}]})
@@ -191,7 +191,7 @@ class OAuthWorld:
     def _supported(self) -> dict[str, Any]:
         return {"scopes_supported": self.scopes} if self.scopes else {}
 
-    def _metadata(self) -> dict[str, Any]:
+    def metadata(self) -> dict[str, Any]:
         found: dict[str, Any] = {
             "issuer": self.origin,
             "authorization_endpoint": f"{self.origin}/authorize",

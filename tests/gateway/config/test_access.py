@@ -16,6 +16,7 @@ from gateway.config.settings import Address
 
 ISSUER = {"issuer": "https://idp.test"}
 TOKENS = {"ann": "a" * 32}
+ASKED = {"endpoint": "https://idp.test", "clientId": "a"}
 PUBLIC = "https://mcp.test"
 PROXY = {"mode": "proxy", "header": "X-User", "from": ["10.0.0.0/8", "::1"]}
 PERSONAL = {"tracker": {"url": "https://tracker.test/mcp", "auth": {"mode": "user"}}}
@@ -41,7 +42,14 @@ def config(auth: Any = None, servers: Any = None, **gateway: Any) -> str:
             None,
             "must be https",
         ),
-        ({"introspection": {"endpoint": "https://idp.test", "clientId": "a"}}, None, "is missing"),
+        ({"introspection": ASKED}, "introspection.clientSecret", "is missing"),
+        ({"introspection": ASKED | {"privateKey": "x"}}, "introspection.privateKey", "signs by ES256"),
+        (
+            {"introspection": ASKED | {"privateKey": "x", "clientSecret": "y"}},
+            "introspection.privateKey",
+            "one of them",
+        ),
+        ({"introspection": ASKED | {"method": "none"}}, "introspection.method", "must be"),
     ],
 )
 def test_an_issuer_that_can_not_be_meant_so_is_refused(

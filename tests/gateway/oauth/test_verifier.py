@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
+import jwt
 import pytest
 import trio
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
@@ -20,7 +21,7 @@ from actors.protocol.rights import principal_id
 from gateway.oauth.keys import AGAIN, KEPT
 from gateway.oauth.verifier import TokenVerifier
 from tests.support.harness import RecordingLog, RecordingTelemetry
-from tests.support.issuer import NOW, RESOURCE, FakeIssuer, another_key, elliptic, jwk_of, pem, unsigned
+from tests.support.issuer import NOW, RESOURCE, FakeIssuer, another_key, elliptic, jwk_of, pem, private, unsigned
 
 ISSUER = Issuer("https://idp.test")
 BELOW = ("https://mcp.test/mcp/x", RESOURCE, "https://mcp.test")
@@ -387,6 +388,33 @@ async def test_an_opaque_token_is_what_its_issuer_says(autojump_clock: Any) -> N
             assert await verifier.verify(bad, [RESOURCE]) == Unproven()
     async with verifying(idp, replace(OPAQUE, any_audience=True)) as verifier:
         assert isinstance(await verifier.verify("nobodys", [RESOURCE]), Asker)
+
+
+@pytest.mark.parametrize("method", ["client_secret_basic", "client_secret_post", "private_key_jwt"])
+async def test_the_gateway_says_who_it_is_as_its_issuer_wants_to_hear_it(autojump_clock: Any, method: str) -> None:
+    idp, key = FakeIssuer(), elliptic()
+    secret, signs = (None, private(key)) if method == "private_key_jwt" else ("a secret", None)
+    asked = Introspection("https://idp.test/introspect", "us", secret, method, signs)
+    idp.opaque = {"secret-token": {"active": True, **idp.claims()}}
+    async with verifying(idp, replace(ISSUER, introspection=asked)) as verifier:
+        assert isinstance(await verifier.verify("secret-token", [RESOURCE]), Asker)
+    [(headers, form)] = idp.introspected
+    assert form["token"] == "secret-token"
+    match method:
+        case "client_secret_basic":
+            assert headers["Authorization"].startswith("Basic ")
+            assert "client_secret" not in form
+        case "client_secret_post":
+            assert "Authorization" not in headers
+            assert (form["client_id"], form["client_secret"]) == ("us", "a secret")
+        case _:
+            assert "Authorization" not in headers
+            assert "client_secret" not in form
+            options: Any = {"verify_exp": False, "verify_iat": False}
+            claims = jwt.decode(
+                form["client_assertion"], key.public_key(), ["ES256"], audience=idp.issuer, options=options
+            )
+            assert claims["iss"] == claims["sub"] == "us"
 
 
 async def test_it_is_asked_again_after_a_minute_and_a_no_is_good_for_ten_seconds(autojump_clock: Any) -> None:
