@@ -361,7 +361,7 @@ class RemotePool:
             self._tree.eras.found_legacy(spec)
         info = letters.server_info(said)
         self._host.announce(um.UpstreamReady(self._host.ctx.ref, self._backend, info, said.again))
-        self._server_info = info.lasting
+        self._server_info = info  # whoever joins later has to hear it too
 
     def _wrong_era(self, calls: Iterable[int]) -> None:
         """The owner has found the server to be modern: the calls go back to whoever made them."""

@@ -10,6 +10,7 @@ import trio
 from actors.cluster.letters import Letter, ToPool, encode
 from actors.pools import letters
 from actors.ports import Failed, Principal, Refused
+from actors.protocol.meta import SERVER_KEY
 from tests.support.harness import open_replicas
 from tests.support.pooled import FORM, asker, client, echo, error_of, executed, reached_from, retry, suspend, text
 
@@ -50,6 +51,17 @@ async def test_a_suspended_call_goes_on_at_any_replica(autojump_clock: Any, kind
         request.text("done")
         assert text(await call.result()) == "done"
         assert executed(alpha) == before + 1
+
+
+async def test_who_comes_later_by_another_endpoint_hears_who_the_server_is(autojump_clock: Any) -> None:
+    """From the replica of the pool's user, which was told when the connection was made."""
+    alpha = asker("http")
+    async with open_replicas(2, alpha, groups={"group": ("alpha",)}) as (one, two):
+        assert await echo(client(one))
+        call = {"name": "alpha__echo", "arguments": {"text": "hi"}}
+        assert text(await client(two, endpoint="group").call("tools/call", call)) == "alpha: hi"
+        found = await client(two).call("tools/list")
+        assert found["_meta"][SERVER_KEY] == {"name": "alpha", "version": "1"}
 
 
 # What goes through it ------------------------------------------------------------------------------------------

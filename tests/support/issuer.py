@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qsl
@@ -39,6 +39,8 @@ class FakeIssuer:
     issuer: str = "https://idp.test"
     key: Any = field(default_factory=lambda: _RSA[0])
     keys: list[dict[str, Any]] = field(default_factory=lambda: [jwk_of(_RSA[0])])
+    resource: str = RESOURCE
+    now: Callable[[], float] = lambda: NOW
     away: bool = False
     asked: list[str] = field(default_factory=list)
     age: int | None = None
@@ -52,7 +54,8 @@ class FakeIssuer:
 
     def claims(self, **more: Any) -> dict[str, Any]:
         """Of a good token; None takes one out."""
-        whole = {"iss": self.issuer, "sub": "ann", "aud": RESOURCE, "iat": NOW, "exp": NOW + 600, **more}
+        now = self.now()
+        whole = {"iss": self.issuer, "sub": "ann", "aud": self.resource, "iat": now, "exp": now + 600, **more}
         return {name: value for name, value in whole.items() if value is not None}
 
     def token(

@@ -192,6 +192,7 @@ class OAuthWorld:
         return {"scopes_supported": self.scopes} if self.scopes else {}
 
     def metadata(self) -> dict[str, Any]:
+        """Of the authorization server."""
         found: dict[str, Any] = {
             "issuer": self.origin,
             "authorization_endpoint": f"{self.origin}/authorize",
