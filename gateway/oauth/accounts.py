@@ -280,6 +280,7 @@ class UserAccount:
         if not written:
             tag = await self._written(renewed, kept)
         self._take(Kept(renewed, tag) if tag is not None else await self._vault.read(self.place))
+        await self._vault.use_client(self.place, renewed)
 
     def _client(self, account: Account) -> Client:
         """The one that the tokens were given to; of one that is configured, with what it has there now."""

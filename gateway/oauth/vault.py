@@ -23,7 +23,8 @@ _T = TypeVar("_T")
 LIVES: Final = 30 * 86400.0
 """Seconds that an account is kept without being used."""
 CLIENT_LIVES: Final = 365 * 86400.0
-"""Seconds that a client is kept which was registered; and the issuer that was the first to get a secret."""
+"""Seconds that a client is kept without being used which was registered; and the issuer that was the first to get a
+secret."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,9 +173,9 @@ class Vault:
     # Clients
 
     async def client(self, backend: str, url: str, issuer: str, redirect_uri: str) -> Client | None:
-        """The client that was registered there for this server, by any replica."""
+        """The client that was registered there for this server, by any replica; who asks uses it."""
         key = shelf_key("client", backend, url, issuer, redirect_uri)
-        found = there(await self._shelf.read(key))
+        found = there(await self._shelf.read(key, keep=CLIENT_LIVES))
         plain = opened(self._sealer, found, key.encode())
         if not plain:
             return None
@@ -193,6 +194,15 @@ class Vault:
             there(await self._shelf.put(key, sealed.encode(), CLIENT_LIVES))
         name = msgspec.json.encode(("client", key)).decode()
         await self._shelf.name(name, there=client is not None)
+
+    async def use_client(self, place: Place, account: Account) -> None:
+        """The client of this account was used: what is kept of it stays for those who connect later. A store that is
+        away is told the next time."""
+        for key in (
+            shelf_key("client", place.backend, place.url, account.issuer, account.redirect_uri),
+            shelf_key("issuer", place.backend, place.url, account.client.id),
+        ):
+            await self._shelf.read(key, keep=CLIENT_LIVES)
 
     async def forget_client(self, place: Place, account: Account) -> None:
         """The authorization server does not know the client of this account any more: whoever connects next has another
@@ -220,7 +230,7 @@ class Vault:
         """The issuer that a configured secret belongs to where none is configured: the first one that the server
         named. Its secret goes to no other one, whatever the server names later."""
         key = shelf_key("issuer", backend, url, client_id)
-        found = there(await self._shelf.read(key))
+        found = there(await self._shelf.read(key, keep=CLIENT_LIVES))
         if found is None:
             tag = await self._shelf.put(key, issuer.encode(), CLIENT_LIVES, instead="")
             if not isinstance(tag, Failed):

@@ -1,6 +1,7 @@
 """What stands in the store of users' accounts, for whoever can read and write it."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -8,14 +9,18 @@ import trio
 from trio.testing import MockClock
 
 from actors.ports import Asker, Principal, Rights, Shelved
-from actors.protocol.table import BackendSpec, HttpTarget
+from actors.protocol.table import BackendSpec, HttpTarget, Limits
 from gateway.oauth.accounts import FRESH, UserAccount
 from gateway.oauth.grants import Client, Tokens
 from gateway.oauth.subjects import Subjects
-from gateway.oauth.vault import Account, Place, Vault, shelf_key, there
+from gateway.oauth.vault import CLIENT_LIVES, Account, Place, Vault, shelf_key, there
 from gateway.sealing import AesSealer
+from gateway.store.memory import MemoryStore
 from gateway.store.shelf import MemoryShelf
+from tests.oauth.test_user_accounts import TOKENS, Browser, configured, flow_of
+from tests.support.authorized import open_authorized
 from tests.support.harness import RecordingLog
+from tests.support.oauth import open_oauth_world
 
 SEALER = AesSealer([b"k" * 32])
 ANN, BOB = Place("ann", "a", "https://a.test/mcp"), Place("bob", "a", "https://a.test/mcp")
@@ -113,3 +118,47 @@ async def test_an_account_ends_thirty_days_after_its_last_use_and_not_after_its_
     for day in range(40):  # somebody looks at the list of accounts each day
         now[0] += 86400.0
         assert (await vault.read(ANN) is not None) == (day < 29)
+
+
+@pytest.mark.parametrize("use", ["sign-ins", "renewals"])
+async def test_what_is_known_of_a_client_ends_a_year_after_its_last_use(use: str) -> None:
+    """One that was registered, and to which issuer the secret of a configured one belongs."""
+    now, day = [0.0], 86400.0
+    vault = Vault(MemoryShelf(lambda: now[0]), SEALER)
+    account = replace(ACCOUNT, redirect_uri="https://gw.test/connect/callback")
+    client = ("a", ANN.url, account.issuer, account.redirect_uri)
+    secret = ("a", ANN.url, CLIENT.id)
+    await vault.keep_client(*client, CLIENT)
+    assert await vault.first_issuer(*secret, account.issuer) == account.issuer
+    for _ in range(3):
+        now[0] += 300 * day
+        if use == "renewals":
+            await vault.use_client(ANN, account)
+        else:
+            assert await vault.client(*client) == CLIENT
+            assert await vault.first_issuer(*secret, "https://thief.test") == account.issuer
+    now[0] += 364 * day
+    assert await vault.first_issuer(*secret, "https://thief.test") == account.issuer
+    assert await vault.client(*client) == CLIENT
+    now[0] += 366 * day
+    assert await vault.client(*client) is None
+
+
+async def test_the_renewal_of_an_account_is_a_use_of_its_client(tmp_path: Path) -> None:
+    store, used = MemoryStore(Limits(), trio.current_time), list[str]()
+    async with open_oauth_world() as world, open_authorized(configured(world), tmp_path, store=store) as gateway:
+        await Browser(gateway, world, "ann").connect(await flow_of(gateway, "ann"))
+        client = gateway.legacy(token=TOKENS["ann"])
+        await client.connect()
+        read = store.shelf.read
+
+        async def watched(key: str, *, keep: float = 0.0) -> Any:
+            used.extend([key] if keep == CLIENT_LIVES else [])
+            return await read(key, keep=keep)
+
+        store.shelf.read = watched  # type: ignore[method-assign]
+        world.forget_tokens()
+        await client.call("a__whoami")
+        assert world.counts["refreshed"] == 1
+    [registered] = await gateway.authorizing.authorization.vault.clients()
+    assert registered in used
