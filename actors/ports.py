@@ -21,6 +21,7 @@ from actors.protocol.limiting import Bucket, Taken
 from actors.protocol.messages import Request, RequestId
 from actors.protocol.operations import Observer, Operation
 from actors.protocol.rights import NO_RIGHTS, Rights
+from actors.protocol.trail import RequestLine
 from actors.protocol.transport import (
     Connector,
     EventsMissed,
@@ -715,8 +716,8 @@ class Audit(Protocol):
     def record(self, event: str, **values: Any) -> None:
         """One line, as `actors.protocol.trail` has it. Values are what JSON has; None is left out by whoever calls."""
 
-    def record_late(self, event: str, values: Callable[[], Mapping[str, Any]]) -> None:
-        """The same, put together when the line is, in another thread: of what does not change any more."""
+    def record_late(self, event: str, values: Callable[[], RequestLine]) -> None:
+        """The same of a request, put together when the line is, in another thread: of what does not change any more."""
 
     def record_often(self, event: str, **values: Any) -> None:
         """The same of what a stranger can cause at will: of lines that say the same within a few seconds the first one
@@ -742,7 +743,7 @@ class NoAudit:
     def record(self, event: str, **values: Any) -> None:
         """Nothing is written."""
 
-    def record_late(self, event: str, values: Callable[[], Mapping[str, Any]]) -> None:
+    def record_late(self, event: str, values: Callable[[], RequestLine]) -> None:
         """Nothing is written."""
 
     def record_often(self, event: str, **values: Any) -> None:

@@ -24,7 +24,7 @@ from actors.protocol.errors import Malformed
 from actors.protocol.headers import VERSION_HEADER
 from actors.protocol.messages import EMPTY, Request, RequestId
 from actors.protocol.meta import names_version
-from actors.protocol.operations import Observer, Operation
+from actors.protocol.operations import Audited, Observer, Operation
 from actors.protocol.payload import BROKEN, text_or_none
 from actors.protocol.rights import Rights
 from actors.protocol.trace_context import NOTHING_CARRIED, Carried, carried, carrying, parse
@@ -81,18 +81,10 @@ def _asked(audit: Audit, method: str, params: Raw) -> tuple[str, Any]:
 
 def _audited(
     audit: Audit, principal: str, rights: Rights, peer: str, method: str, params: bytes | tuple[str, Any]
-) -> dict[str, Any]:
+) -> Audited:
     """Who asks, and for what, by the params or what was read of them."""
     item, args = _asked(audit, method, Raw(params)) if isinstance(params, bytes) else params
-    found = {
-        "principal": principal,
-        "iss": rights.issuer,
-        "client_id": rights.client,
-        "ip": peer,
-        "item": item,
-        "args": args,
-    }
-    return {name: value for name, value in found.items() if value}
+    return Audited(principal, rights.issuer, rights.client, peer, item, args)
 
 
 class WatchedDoor:

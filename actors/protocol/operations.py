@@ -5,7 +5,7 @@ An operation has one end. Whoever knows it first says it; what is said after tha
 """
 
 from collections.abc import Callable
-from typing import Any, Final, Literal, Protocol, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias
 
 import msgspec
 
@@ -25,6 +25,18 @@ with some."""
 
 ID_SHOWN: Final = 64
 """Characters of a request's id that are told."""
+
+
+class Audited(NamedTuple):
+    """What the audit trail says of a request beside its end: who asks, and for what. `args` is what it may say of its
+    arguments; None: nothing."""
+
+    principal: str
+    iss: str = ""
+    client_id: str = ""
+    ip: str = ""
+    item: str = ""
+    args: Any = None
 
 
 class Operation:
@@ -98,8 +110,8 @@ class Operation:
         """Earlier work that this one goes on with."""
         self.context: TraceContext | None = None
         """Where it is itself; None: nobody traces it."""
-        self.audited: Callable[[], dict[str, Any]] | None = None
-        """Puts together what the audit trail is to say of it beside its end; None: nothing."""
+        self.audited: Callable[[], Audited] | None = None
+        """Reads what the audit trail is to say of it beside its end; None: nothing."""
         self.began = 0.0
         self.span: Any = None
         self.received = False

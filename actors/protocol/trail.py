@@ -5,7 +5,9 @@ say is left out. No member holds a token, a key, a header or an answer of a user
 """
 
 from collections.abc import Iterable
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
+
+from msgspec import Struct
 
 
 class Event(NamedTuple):
@@ -66,7 +68,32 @@ WHO: Final = ("principal", "iss", "client_id", "ip")
 """Who asked."""
 WHERE: Final = ("endpoint", "session", "era", "transport", "trace_id", "span_id")
 """By which way."""
-_REQUEST: Final = ("method", *WHO, "item", "args", "outcome", "code", "ms", "server", *WHERE)
+
+
+class RequestLine(Struct, kw_only=True, omit_defaults=True, gc=False):
+    """What a line on a request says, with its members in their order. There is one for each call: it is made and
+    written without a look at its members one by one."""
+
+    method: str
+    principal: str = ""
+    iss: str = ""
+    client_id: str = ""
+    ip: str = ""
+    item: str = ""
+    args: Any = None
+    outcome: str
+    code: int | None = None
+    ms: float
+    server: str = ""
+    endpoint: str = ""
+    session: str = ""
+    era: str = ""
+    transport: str = ""
+    trace_id: str = ""
+    span_id: str = ""
+
+
+_REQUEST: Final = RequestLine.__struct_fields__
 
 AUDITED: Final = frozenset(
     {

@@ -55,7 +55,7 @@ from actors.ports import (
 )
 from actors.protocol import errors
 from actors.protocol.messages import EMPTY, Error, Request, RequestId, Result
-from actors.protocol.operations import Operation
+from actors.protocol.operations import Audited, Operation
 from actors.protocol.table import Replaced, Table
 from actors.protocol.trace_context import parse
 from actors.protocol.trail import AUDITED
@@ -758,8 +758,7 @@ class SessionActor(Actor):
             links=(first,) if first is not None else (),
         )
         if self.services.audit.on and method in AUDITED:
-            name = self.principal.name
-            operation.audited = lambda: {"principal": name}
+            operation.audited = partial(Audited, self.principal.name)
         return operation
 
     def _unobserved(self, *, crashed: bool) -> None:

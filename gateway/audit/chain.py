@@ -13,11 +13,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from actors.protocol.trail import END, HEAD, LOST, START
+from actors.protocol.trail import END, HEAD, LOST, START, RequestLine
 
 FIRST: Final = "0" * 64
 """The `prev` of the first line of a chain."""
@@ -29,6 +29,9 @@ _LINE_SEPARATOR: Final = (b"\xe2\x80\xa8", b"\\u2028")
 _PARAGRAPH_SEPARATOR: Final = (b"\xe2\x80\xa9", b"\\u2029")
 """What some readers take for the end of a line, though JSON allows it in a text; the first bytes of both."""
 _encode: Final = msgspec.json.Encoder().encode
+
+Values: TypeAlias = Mapping[str, Any] | RequestLine
+"""What a line says, by its members."""
 
 
 def signing_keys(keys: Sequence[bytes]) -> tuple[bytes, ...]:
@@ -56,7 +59,7 @@ class Chain:
         self._key = key
         self._prev = FIRST
 
-    def line(self, event: str, at: float, values: Mapping[str, Any]) -> bytes:
+    def line(self, event: str, at: float, values: Values) -> bytes:
         """The next line, without its end."""
         self.lines += 1
         # What the chain says itself has nothing in it that JSON would escape.

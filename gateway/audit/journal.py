@@ -15,14 +15,14 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import trio
 
 from actors.runtime.boundary import Boundary, thread_boundary
 from actors.runtime.exits import Exit
 from gateway.audit.arguments import Told
-from gateway.audit.chain import END, HEAD, LOST, START, Chain
+from gateway.audit.chain import END, HEAD, LOST, START, Chain, Values
 from gateway.audit.sinks import BusyError, Line, Sink
 
 QUEUE: Final = 8192
@@ -53,6 +53,8 @@ AGAIN_MAX: Final = 300.0
 LOOK: Final = 0.02
 """Seconds between two looks for room."""
 
+_Waiting: TypeAlias = tuple[str, float, Values | Callable[[], Values]]
+"""A line: its event, when that was, and what it says, or what puts that together."""
 Counted = Callable[[str, int], None]
 """How many lines a sink did not get."""
 
@@ -167,7 +169,7 @@ class Journal:
         self._clock = clock
         self._chain = Chain(chain or secrets.token_urlsafe(9), key)
         self._copies = [_Copy(sink, dropped) for sink in copies]
-        self._waiting: deque[tuple[str, float, Mapping[str, Any] | Callable[[], Mapping[str, Any]]]] = deque()
+        self._waiting: deque[_Waiting] = deque()
         self._changed = threading.Condition()
         self._ending: float | None = None
         self._idle = False
@@ -191,7 +193,7 @@ class Journal:
         """Puts a line into the queue; never waits."""
         self.record_late(event, values)
 
-    def record_late(self, event: str, values: Mapping[str, Any] | Callable[[], Mapping[str, Any]]) -> None:
+    def record_late(self, event: str, values: Values | Callable[[], Values]) -> None:
         """As in the port."""
         if len(self._waiting) >= (QUEUE + SPARE if self._block else QUEUE):
             with self._changed:
@@ -267,7 +269,7 @@ class Journal:
                 self._changed.wait(min(left, OFTEN) if self._often else left)
             self._idle = False
         taken = [self._waiting.popleft() for _ in range(min(BATCH, len(self._waiting)))]
-        lines = [Line(event, at, self._chain.line(event, at, _put_together(values))) for event, at, values in taken]
+        lines = [Line(event, at, self._chain.line(event, at, values)) for event, at, values in _put_together(taken)]
         now = self._clock()
         lines += self._more(now)
         if self._lost and len(self._waiting) < QUEUE:
@@ -322,10 +324,14 @@ class Journal:
         return True
 
 
-def _put_together(values: Mapping[str, Any] | Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
-    """What a line says. A bug in one is no other's loss."""
-    if not callable(values):
-        return values
+def _put_together(waiting: Sequence[_Waiting]) -> list[tuple[str, float, Values]]:
+    """What these lines say. A bug in one is no other's loss."""
+    together: list[tuple[str, float, Values]] = []
     with Boundary() as inside:
-        return values()
-    return {"unwritable": type(inside.exit.error).__name__}
+        together = [(event, at, values() if callable(values) else values) for event, at, values in waiting]
+    if not inside.exit.abnormal:
+        return together
+    if len(waiting) > 1:
+        return [line for one in waiting for line in _put_together([one])]
+    event, at, _ = waiting[0]
+    return [(event, at, {"unwritable": type(inside.exit.error).__name__})]

@@ -7,7 +7,8 @@ from random import random
 from typing import Any, Protocol
 
 from actors.ports import Audit, Log
-from actors.protocol.operations import Operation
+from actors.protocol.operations import Audited, Operation
+from actors.protocol.trail import RequestLine
 from gateway.observability.access import CLIENT_GONE
 
 GRAVE = frozenset({"timed_out", "lost"})
@@ -105,23 +106,25 @@ class Observing:
             self._audit.record_late(event, partial(_line, operation, operation.audited, self._clock()))
 
 
-def _line(operation: Operation, audited: Callable[[], dict[str, Any]], ended: float) -> dict[str, Any]:
+def _line(operation: Operation, audited: Callable[[], Audited], ended: float) -> RequestLine:
     """What the audit trail says of it."""
-    values: dict[str, Any] = {
-        "method": operation.method,
-        **audited(),
-        "outcome": operation.outcome,
-        "ms": round((ended - operation.began) * 1000, 1),
-    }
-    if operation.code is not None:
-        values["code"] = operation.code
-    way = {
-        "server": operation.backend,
-        "endpoint": operation.endpoint,
-        "session": operation.session,
-        "era": operation.era,
-        "transport": operation.transport,
-        "trace_id": operation.trace_id,
-        "span_id": operation.span_id,
-    }
-    return values | {name: value for name, value in way.items() if value}
+    who = audited()
+    return RequestLine(
+        method=operation.method,
+        principal=who.principal,
+        iss=who.iss,
+        client_id=who.client_id,
+        ip=who.ip,
+        item=who.item,
+        args=who.args or None,
+        outcome=operation.outcome or "",
+        code=operation.code,
+        ms=round((ended - operation.began) * 1000, 1),
+        server=operation.backend,
+        endpoint=operation.endpoint,
+        session=operation.session,
+        era=operation.era,
+        transport=operation.transport,
+        trace_id=operation.trace_id,
+        span_id=operation.span_id,
+    )

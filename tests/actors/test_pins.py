@@ -3,9 +3,10 @@ server, whoever it shows them to (attack 11)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 import trio
 from trio.testing import MockClock
@@ -13,6 +14,7 @@ from trio.testing import MockClock
 from actors.endpoints.pinning import TOLD
 from actors.protocol.pins import Pins
 from actors.protocol.policy import Policy, Rule, item
+from actors.protocol.trail import RequestLine
 from tests.support.door_client import Client, RpcError
 from tests.support.harness import Gateway, open_gateway
 from tests.support.mcp_backend import Backend, Request, resource, tool
@@ -428,8 +430,8 @@ class Trail:
     def record(self, event: str, **values: Any) -> None:
         self.lines.append((event, values))
 
-    def record_late(self, event: str, values: Callable[[], Mapping[str, Any]]) -> None:
-        self.record(event, **values())
+    def record_late(self, event: str, values: Callable[[], RequestLine]) -> None:
+        self.record(event, **msgspec.to_builtins(values()))
 
     def arguments(self, raw: bytes) -> Any:
         return None

@@ -1,12 +1,13 @@
 """An audit trail in memory, which takes no line that `actors.protocol.trail` does not declare."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import trio
 
-from actors.protocol.trail import undeclared
+from actors.protocol.trail import RequestLine, undeclared
 from gateway.observability.operations import Observing
 
 
@@ -23,8 +24,8 @@ class Trail:
         assert not undeclared(event, values), f"{event} is not declared to say {undeclared(event, values)}"
         self.lines.append(json.loads(json.dumps({"event": event, **values})))
 
-    def record_late(self, event: str, values: Callable[[], Mapping[str, Any]]) -> None:
-        self.record(event, **values())
+    def record_late(self, event: str, values: Callable[[], RequestLine]) -> None:
+        self.record(event, **msgspec.to_builtins(values()))
 
     record_often = record
 
