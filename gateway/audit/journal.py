@@ -29,9 +29,10 @@ QUEUE: Final = 8192
 """Lines that wait; from here on nobody begins anything that would be written down."""
 SPARE: Final = 8 * QUEUE
 """Lines of what had begun before. Beyond, they are lost, and counted."""
-GATHER: Final = 0.05
-"""Seconds between two batches; the first line after a pause is written at once. Each line for itself would wake the
-thread as often, and have the file looked for and written to as often."""
+GATHER: Final = 0.2
+"""Seconds between two batches; the first line after a pause is written at once. A batch costs as much as ten lines or
+more: the thread is woken, takes the interpreter from the loop and gives it back, finds nothing of what it needs in the
+CPU's caches, and has the file looked for and written to."""
 BATCH: Final = 512
 """Lines of a batch; where so many wait there is no more to gather."""
 BATCH_BYTES: Final = 1 << 20

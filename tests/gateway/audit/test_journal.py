@@ -11,6 +11,7 @@ import threading
 import time
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 
 import pytest
 import trio
@@ -609,3 +610,8 @@ async def test_lines_that_come_one_by_one_are_written_in_few_batches_the_first_o
     journal.record("call")
     await journal.aclose(PATIENCE)
     assert batches[2] == ["call", "audit.end"], "nor does the end"
+
+
+def test_the_docs_say_how_long_lines_gather():
+    text = (Path(__file__).parents[3] / "docs" / "audit.md").read_text()
+    assert f"those of {module.GATHER * 1000:.0f} ms together" in text, "that is what a killed process may lose"
