@@ -14,7 +14,7 @@ from functools import partial
 from secrets import token_hex
 from typing import TypeAlias, assert_never
 
-from actors.ports import DUE_PARTS, UNAVAILABLE, Failed, Grant, Record, Refused, SessionKey, ignore
+from actors.ports import DUE_PARTS, UNAVAILABLE, Done, Failed, Grant, Record, Refused, SessionKey, ignore
 from actors.runtime import Actor, DynamicSupervisor
 from actors.services import Services
 from actors.streams.recorder import handle
@@ -50,16 +50,27 @@ def rests(key: SessionKey, seconds: float, services: Services) -> None:
 
 
 def end(
-    key: SessionKey, grant: Grant, record: Record, reason: str, services: Services, upstreams: DynamicSupervisor
+    key: SessionKey,
+    grant: Grant,
+    record: Record,
+    reason: str,
+    services: Services,
+    upstreams: DynamicSupervisor,
+    done: Done = ignore,
 ) -> None:
-    """Ends a session that nobody will rebuild, with the sessions of its backends."""
+    """Ends a session that nobody will rebuild, with the sessions of its backends. It is told when it is recorded."""
     table = services.table.value
     for backend, resume in read_resumable(record.fields, key, services.sealer, table).items():
         if resume.kept is not None:
             delete_upstream(services, upstreams, table.backends[backend], resume.kept)
-    services.store.end(key, grant, reason, ignore)
     principal, endpoint = (record.fields.get(name, b"").decode() for name in ("principal", "endpoint"))
-    tell_end(key, principal, endpoint, reason, services)
+
+    def ended(outcome: Failed | None) -> None:
+        if not isinstance(outcome, Failed):
+            tell_end(key, principal, endpoint, reason, services)
+        done(outcome)
+
+    services.store.end(key, grant, reason, ended)
 
 
 def tell_end(key: SessionKey, principal: str, endpoint: str, reason: str, services: Services) -> None:
@@ -122,7 +133,13 @@ class _Claimed:
     theirs: bool
 
 
-ExpiryMessage: TypeAlias = Returned | Overdue | Orphaned | _Tick | _Look | _Due | _Read | _Claimed
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    key: SessionKey
+    outcome: Failed | None
+
+
+ExpiryMessage: TypeAlias = Returned | Overdue | Orphaned | _Tick | _Look | _Due | _Read | _Claimed | _Ended
 
 
 class Expiry(Actor):
@@ -159,6 +176,8 @@ class Expiry(Actor):
                 self._read(key, outcome)
             case _Claimed(key, claimed, theirs):
                 self._claimed(key, claimed, theirs=theirs)
+            case _Ended(key, recorded):
+                self._ended(key, recorded)
             case _:
                 assert_never(message)
 
@@ -218,9 +237,15 @@ class Expiry(Actor):
             if not (theirs and outcome.reason is Refused.FENCED):
                 self._failed(key, outcome)
         else:
-            end(key, *outcome, "idle", self._services, self._upstreams)
-            self._services.cluster.due_at(key, None)
-            self._services.telemetry.count("stagedoor_sessions_ended_total", ("idle",))
+            ref = self.ctx.ref
+            end(key, *outcome, "idle", self._services, self._upstreams, lambda out: ref.reply(_Ended(key, out)))
+
+    def _ended(self, key: SessionKey, outcome: Failed | None) -> None:
+        if isinstance(outcome, Failed):
+            self._failed(key, outcome)
+            return
+        self._services.cluster.due_at(key, None)
+        self._services.telemetry.count("stagedoor_sessions_ended_total", ("idle",))
 
     def _failed(self, key: SessionKey, failed: Failed) -> None:
         """It is gone, or another's; or the store can't say now, and is asked again. One that can't be read here is for

@@ -117,6 +117,29 @@ async def test_the_end_of_a_session_that_was_not_recorded_is_told_once_it_is(aut
         assert [line["reason"] for line in trail.of("session.end")] == ["delete"]
 
 
+async def test_the_end_of_a_session_at_rest_that_was_not_recorded_is_asked_for_again(
+    autojump_clock, trail, monkeypatch
+):
+    async with open_gateway(server(kind="http"), idle_ttl=600.0, passivate_after=60.0, **watched(trail)) as gateway:
+        await gateway.connect(principal=ANN)
+        asked = []
+
+        def away(*what):
+            asked.append(what[2])
+            what[-1](Failed(Refused.AWAY))
+
+        await trio.sleep(300)
+        assert gateway.actors.sessions.table == {}, "it is at rest"
+        with monkeypatch.context() as store:
+            store.setattr(gateway.store, "end", away)
+            await trio.sleep(600)
+        assert set(asked) == {"idle"}
+        assert len(asked) > 1
+        assert trail.of("session.end") == []
+        await trio.sleep(60)
+        assert [line["reason"] for line in trail.of("session.end")] == ["idle"]
+
+
 async def test_lists_and_pings_are_not_told_and_what_is_read_is(autojump_clock, trail):
     async with open_gateway(server(), **watched(trail)) as gateway:
         client = await gateway.connect(principal=ANN)
