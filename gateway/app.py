@@ -373,7 +373,15 @@ class Gateway:
             served: App = app
             if self.access is not None or self.requests is not None:
                 served = Recorded(app, self.record, lambda session: handle(session_key(session)))
-            await serve(served, listeners, config, stop=self.closing, log=self.log, connections=self.public)
+            await serve(
+                served,
+                listeners,
+                config,
+                stop=self.closing,
+                log=self.log,
+                connections=self.public,
+                at_once=served.at_once,
+            )
             nursery.cancel_scope.cancel()
 
 

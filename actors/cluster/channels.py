@@ -130,14 +130,20 @@ class Channels:
             del self._open[id], self._sealed[token]
             messages.drop()
 
+    def say_here(self, token: str, principal: Principal, body: bytes, rights: Rights, endpoint: str) -> bool:
+        """The same where the channel is in this process under the name that its client has, so that nothing need be
+        unsealed; False: it was not passed on."""
+        here = self._sealed.get(token)
+        known = here is not None and here.principal == principal and here.endpoint == endpoint
+        return known and here is not None and here.put(body, rights)
+
     async def say(
         self, token: str, principal: Principal, body: bytes, rights: Rights = NO_RIGHTS, endpoint: str = ""
     ) -> int:
         """Passes on a message of a client; an HTTP status. One of another principal, or at another endpoint,
         looks like one that is not there."""
-        here = self._sealed.get(token)
-        if here is not None and here.principal == principal and here.endpoint == endpoint:  # nothing need be unsealed
-            return ACCEPTED if here.put(body, rights) else BUSY
+        if self.say_here(token, principal, body, rights, endpoint):
+            return ACCEPTED
         named = self._services.sealer.unseal(token, _context(endpoint, principal))
         if named is None:
             return UNKNOWN

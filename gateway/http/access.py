@@ -27,6 +27,9 @@ class App(Protocol):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None: ...
 
+    def at_once(self, scope: Scope, body: bytes) -> bool:
+        """As in `AtOnce`."""
+
 
 class Recorded:
     """An ASGI app that tells of each request. `handle`: of a session id, what may be written of it."""
@@ -63,6 +66,16 @@ class Recorded:
             access.status = refused or access.status or (500 if crashed else CLIENT_GONE)
             access.ms = (self._clock() - began) * 1000
             self._record(access)
+
+    def at_once(self, scope: Scope, body: bytes) -> bool:
+        """As in `AtOnce`, if the app has such a way."""
+        began = self._clock()
+        taken = self._app.at_once(scope, body)
+        if taken:
+            access = self._access(scope)
+            access.status, access.ms = 202, (self._clock() - began) * 1000
+            self._record(access)
+        return taken
 
     def _access(self, scope: Scope) -> Access:
         headers = header_map(scope["headers"])

@@ -15,18 +15,19 @@ from actors.protocol.errors import required_scopes
 from actors.protocol.table import Limits
 from gateway.http.access import ACCESS
 from gateway.http.authorization import RETRY, Authorization, path_of
-from gateway.http.bodies import NoRoomError, Room, Share, read_body
+from gateway.http.bodies import SMALL, NoRoomError, Room, Share, read_body
 from gateway.http.conversation import send_rejection, serve_websocket, unfit
 from gateway.http.request import DisconnectedError, Receive, Scope, accepts, header_map, is_json, peer_of
 from gateway.http.response import Header, Send, cors_headers, preflight_headers, refusal, send_answer
 from gateway.http.rounds import ROUNDS
 from gateway.http.routes import Health, IssuerMetadata, Mcp, Messages, Metadata, Pages, Route, Sse, Ws, route
 from gateway.http.security import Gate, Security
-from gateway.http.sse_channel import PARAMETER, Post, said, serve_sse
+from gateway.http.sse_channel import MESSAGES, PARAMETER, Post, said, serve_sse
 from gateway.http.sse_stream import send_stream
 from gateway.http.standing import UNKNOWN, LimitedSource, Standing
 from gateway.observability.access import Access
 
+_MESSAGES = MESSAGES.encode()
 _ALLOW = ("Allow", "GET, POST, DELETE, OPTIONS")
 _CODING = ("Accept-Encoding", "identity")
 _PLAIN = re.compile(rb"%b=([A-Za-z0-9_-]+)" % PARAMETER.encode())
@@ -136,6 +137,24 @@ class McpApp:
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Coroutine[Any, Any, None]:
         return (self._websocket if scope["type"] == "websocket" else self._request)(scope, receive, send)
+
+    def at_once(self, scope: Scope, body: bytes) -> bool:
+        """As in `AtOnce`: a message for an SSE stream of this process, if nothing keeps it from being taken."""
+        if _MESSAGES not in scope["raw_path"] or scope["method"] != "POST" or len(body) > SMALL:
+            return False
+        headers, target = header_map(scope["headers"]), self._target(scope)
+        if not isinstance(target, Messages) or self._to_stream is None or "origin" in headers:
+            return False
+        if self._foreign(headers) or _unreadable(headers) or len(body) > self._limits.message_bytes:
+            return False
+        asker = self._authorization.known(scope, headers, target)
+        if asker is None:
+            return False
+        token = _named(scope["query_string"])
+        taken = self._to_stream.say_here(token, asker.principal, body, asker.rights, target.endpoint)
+        if taken:
+            self._answered("POST", 202)
+        return taken
 
     async def _request(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:

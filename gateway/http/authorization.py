@@ -81,6 +81,17 @@ class Authorization:
         self._issuers = resource.issuers if resource is not None else ()
         self._prefix = urlsplit(resource.url if resource is not None else public_url).path.rstrip("/")
 
+    def known(self, scope: Scope, headers: Mapping[str, str], target: Route | None) -> Asker | None:
+        """Who asks for this, where that is as good as known; None: `admit` says it."""
+        if self._gate.open and self._verifier is None:
+            return NOBODY
+        found = self._here(scope, headers, target)
+        if not isinstance(found, Asker) or (self._note is not None and found.rights.issuer in self._issuers):
+            return None
+        if self._audit.on:
+            self._tell(found, peer_of(scope), headers, target)
+        return found
+
     async def admit(self, scope: Scope, headers: Mapping[str, str], target: Route | None) -> Asker | Answer:
         """Who asks for this; nothing of a body is read before. The answer is to whom that can't be told of."""
         if self._gate.open and self._verifier is None:
@@ -89,9 +100,7 @@ class Authorization:
         given = headers.get("authorization", "")
         if self._verifier is not None and given.startswith(_BEARERS) and not scope.get("query_string"):
             # What is remembered of an issuer's token is all that nearly every request needs.
-            found = self._verifier.known(given[_BEARER_AT:], self.resources(target))
-            if found is not None and self._revocations is not None and self._revocations.revoked(found):
-                found = None
+            found = self._remembered(self._verifier, given[_BEARER_AT:], target)
         if found is None:
             found = await self._asker(scope, headers, target)
         if self._note is not None and isinstance(found, Asker) and found.rights.issuer in self._issuers:
@@ -103,6 +112,18 @@ class Authorization:
         return found if isinstance(found, Asker) else found.answer
 
     async def _asker(self, scope: Scope, headers: Mapping[str, str], target: Route | None) -> "Asker | _Refused":
+        found = self._here(scope, headers, target)
+        if found is not None:
+            return found
+        assert self._verifier is not None
+        path = path_of(target)
+        told = await self._verifier.verify(_token(headers), self.resources(target))
+        if isinstance(told, Unproven):
+            return _Refused(self._unproven(told, path), told.reason)
+        return self._unless_revoked(told, path)
+
+    def _here(self, scope: Scope, headers: Mapping[str, str], target: Route | None) -> "Asker | _Refused | None":
+        """As far as nobody has to be waited for. None: the verifier says it."""
         if b"access_token=" in scope.get("query_string", b""):
             # Addresses end up in logs, histories and referrers (RFC 6750, section 5.3).
             return self._malformed(
@@ -124,12 +145,16 @@ class Authorization:
             return self._malformed("malformed", "the Authorization header is malformed")
         found = self._gate.asker(token)
         if found is None and self._verifier is not None:
-            told = await self._verifier.verify(token, self.resources(target))
-            if isinstance(told, Unproven):
-                return _Refused(self._unproven(told, path), told.reason)
-            found = told
+            return self._remembered(self._verifier, token, target)
         if found is None:
             return _Refused(self._unauthorized(path, "not valid here"), "unknown")
+        return self._unless_revoked(found, path)
+
+    def _remembered(self, verifier: Verifier, token: str, target: Route | None) -> Asker | None:
+        found = verifier.known(token, self.resources(target))
+        return None if found is None or (self._revocations is not None and self._revocations.revoked(found)) else found
+
+    def _unless_revoked(self, found: Asker, path: str) -> "Asker | _Refused":
         if self._revocations is not None and self._revocations.revoked(found):
             return _Refused(self._unauthorized(path, "not valid here"), "revoked")
         return found

@@ -23,7 +23,7 @@ from hypercorn.utils import parse_socket_addr
 from actors.runtime.exits import Exit
 from gateway.http.config import EdgeConfig
 from gateway.http.http1 import Http1Protocol, Phase
-from gateway.http.requests import Requests
+from gateway.http.requests import AtOnce, Requests
 
 _BUSY = b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 
@@ -56,7 +56,14 @@ class Connection(TCPServer):
     """One connection from accept to close; `run` raises nothing but cancellation and bugs."""
 
     def __init__(
-        self, app: AppWrapper, config: EdgeConfig, context: WorkerContext, stream: Stream, *, watcher: Watcher
+        self,
+        app: AppWrapper,
+        config: EdgeConfig,
+        context: WorkerContext,
+        stream: Stream,
+        *,
+        watcher: Watcher,
+        at_once: AtOnce | None = None,
     ) -> None:
         # The inherited __init__ is not run: it would add a lock and a timer task, which are not used here.
         self.app = app
@@ -68,6 +75,7 @@ class Connection(TCPServer):
         self._tcp: trio.SocketStream = stream if isinstance(stream, trio.SocketStream) else stream.transport_stream
         self._http: Http1Protocol | None = None
         self._watcher = watcher
+        self._at_once = at_once
         self._working = False
         self._finished: trio.Event | None = None
         self._scope = trio.CancelScope()
@@ -163,6 +171,7 @@ class Connection(TCPServer):
             Requests(nursery, self._watcher.on_crash),
             self,
             refused=self._watcher.on_refused,
+            at_once=self._at_once,
             ssl=self._tls is not None,
             client=client,
             server=server,
@@ -264,29 +273,33 @@ class Connection(TCPServer):
     # Writing and ending.
 
     async def write(self, data: bytes) -> None:
-        if not self._torn:
-            try:
-                sent = os.write(self._tcp.socket.fileno(), data) if self._tls is None else 0
-                if sent == len(data):
-                    return
-            except BlockingIOError:
-                sent = 0
-            except OSError:
-                self._scope.cancel()
-                return
-            await self._write_slowly(memoryview(data)[sent:])
+        if not self._torn and (rest := self.write_now(data)):
+            await self._write_slowly(rest)
         if self._torn:
             self._scope.cancel()
+
+    def write_now(self, data: bytes) -> memoryview | None:
+        """What of it has to wait for the peer to read."""
+        try:
+            sent = os.write(self._tcp.socket.fileno(), data) if self._tls is None else 0
+        except BlockingIOError:
+            sent = 0
+        except OSError:
+            self._scope.cancel()
+            return None
+        return memoryview(data)[sent:] if sent < len(data) else None
 
     async def _write_slowly(self, data: memoryview) -> None:
         # Stays set when the write does not return, by whatever way: then part of the data may be out.
         self._torn = True
+        self._patience.deadline = inf  # it may be the reader that writes: this has a deadline of its own
         try:
             with trio.move_on_after(self.limits.write):
                 await self._stream.send_all(data)
                 self._torn = False
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             return
+        self._patience.deadline = self._deadline
         if self._torn:
             self._watcher.on_stalled()
 

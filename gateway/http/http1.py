@@ -26,7 +26,7 @@ from hypercorn.utils import suppress_body
 
 from gateway.http.config import EdgeConfig
 from gateway.http.request import REFUSED
-from gateway.http.requests import Inbox, Requests
+from gateway.http.requests import AtOnce, Inbox, Requests
 from gateway.http.response import refusal
 from gateway.http.websocket import WebSocketStream, upgrades
 from gateway.wire.http1_server import (
@@ -61,6 +61,9 @@ class Wire(Protocol):
     async def write(self, data: bytes) -> None:
         """To the peer; a connection that breaks meanwhile ends."""
 
+    def write_now(self, data: bytes) -> memoryview | None:
+        """The same without waiting; what is left, which is to be written next."""
+
     def enter(self, phase: Phase) -> None:
         """The protocol has entered this phase."""
 
@@ -70,6 +73,7 @@ class Wire(Protocol):
 
 _BODILESS = {204, 304}
 _DIRECT = {"POST", "GET", "DELETE"}
+_EMPTY: Headers = [(b"content-length", b"0")]
 TOGETHER = 65536
 """Bytes of a body that are copied to leave in one write with the head; more than that is dearer to copy."""
 
@@ -108,6 +112,7 @@ class Http1Protocol(H11Protocol):
         client: tuple[str, int] | None,
         server: tuple[str, int] | None,
         refused: Callable[[int, str, bool], object] = lambda status, client, begun: None,
+        at_once: AtOnce | None = None,
     ) -> None:
         # The inherited __init__ is not run: all it would add is an h11 connection.
         self.app = app
@@ -120,6 +125,7 @@ class Http1Protocol(H11Protocol):
         self.server = server
         self.wire = wire
         self._refused = refused
+        self._at_once = at_once
         self.stream: AppStream | WholeStream | WebSocketStream | None = None  # type: ignore[assignment]
         self.limits = config.serve
         self.decoder = RequestDecoder(self.limits.request)
@@ -230,9 +236,7 @@ class Http1Protocol(H11Protocol):
             return
         if self.limits.whole and head.method in _DIRECT and (body := self.decoder.take_rest()) is not None:
             self._unread = 0
-            self.stream = WholeStream(self, head, body)
-            self._enter(Phase.WORK)
-            self.stream.start(self.app, self.task_group)
+            await self._begin_whole(head, body)
             return
         self._unread = head.length if head.length is not None else self.limits.request.body
         self.stream = AppStream(
@@ -251,6 +255,54 @@ class Http1Protocol(H11Protocol):
         )
         if head.expects_continue and not self.decoder.events and self._unread <= self.limits.request.body:
             await self.wire.write(CONTINUE)
+
+    async def _begin_whole(self, head: Head, body: bytes) -> None:
+        scope = self._scope(head)
+        taken = self._at_once is not None and self.task_group.at_once(self._at_once, scope, body)
+        if taken:
+            await self._accept()
+            return
+        self._enter(Phase.WORK)
+        if taken is None:
+            await self.refuse(500, "Internal error")
+            return
+        self.stream = WholeStream(self, body)
+        self.stream.start(self.app, self.task_group, scope)
+
+    def _scope(self, head: Head) -> HTTPScope:
+        path, _, query = head.target.partition(b"?")
+        return {
+            "type": "http",
+            "http_version": head.version,
+            "asgi": {"spec_version": "2.1", "version": "3.0"},
+            "method": head.method,
+            "scheme": "https" if self.ssl else "http",
+            "path": unquote(path.decode("ascii")),
+            "raw_path": path,
+            "query_string": query,
+            "root_path": "",
+            "headers": head.headers,
+            "client": self.client,
+            "server": self.server,
+            "state": self.connection_state.copy(),  # type: ignore[typeddict-item]
+            "extensions": {},
+        }
+
+    async def _accept(self) -> None:
+        """Says that a request was taken; no task but the reader's has been there for it."""
+        self.begin_response(202, _EMPTY)
+        head, self._pending = self._pending, b""
+        rest = self.wire.write_now(head)
+        if rest or self._close:
+            self._enter(Phase.WORK)
+        if rest:
+            await self.wire.write(bytes(rest))
+        if self._close:
+            await self.wire.finish()
+            return
+        self.answering = False
+        self.phase = Phase.IDLE
+        self.wire.enter(Phase.IDLE)  # also if it was in this phase: the time until the next request begins anew
 
     async def _end(self) -> None:
         self._unread = 0
@@ -363,35 +415,16 @@ class WholeStream:
     """One request that came whole in one read, and its answer. As AppStream, but that nothing stands between protocol
     and app: no events, and no queue of pieces of a body."""
 
-    __slots__ = ("_begun", "_head", "_inbox", "_protocol", "closed")
+    __slots__ = ("_begun", "_inbox", "_protocol", "closed")
 
-    def __init__(self, protocol: Http1Protocol, head: Head, body: bytes) -> None:
+    def __init__(self, protocol: Http1Protocol, body: bytes) -> None:
         self._protocol = protocol
-        self._head = head
         self._inbox = Inbox({"type": "http.request", "body": body, "more_body": False})
         self._begun = False
         self.closed = False
 
-    def start(self, app: AppWrapper, requests: Requests) -> None:
+    def start(self, app: AppWrapper, requests: Requests, scope: HTTPScope) -> None:
         """Has the app answer it."""
-        head, protocol = self._head, self._protocol
-        path, _, query = head.target.partition(b"?")
-        scope: HTTPScope = {
-            "type": "http",
-            "http_version": head.version,
-            "asgi": {"spec_version": "2.1", "version": "3.0"},
-            "method": head.method,
-            "scheme": "https" if protocol.ssl else "http",
-            "path": unquote(path.decode("ascii")),
-            "raw_path": path,
-            "query_string": query,
-            "root_path": "",
-            "headers": head.headers,
-            "client": protocol.client,
-            "server": protocol.server,
-            "state": protocol.connection_state.copy(),  # type: ignore[typeddict-item]
-            "extensions": {},
-        }
         requests.run(app, scope, self._inbox, self.send)
 
     async def handle(self, _closed: StreamEvent) -> None:

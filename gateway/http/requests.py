@@ -6,7 +6,7 @@ not wait. The queue is bounded by the limit on a request's size.
 """
 
 from collections.abc import Awaitable, Callable
-from typing import cast
+from typing import Any, cast
 
 import trio
 from hypercorn.config import Config
@@ -18,6 +18,9 @@ from actors.runtime.exits import Exit
 from actors.runtime.places import Place
 
 Send = Callable[[ASGISendEvent | None], Awaitable[None]]
+AtOnce = Callable[[Any, bytes], bool]
+"""Of an app: takes a request that came whole, by scope and body, where that needs no waiting and the answer is a bare
+202. False: it is as if it had not been asked."""
 
 
 class Inbox:
@@ -70,6 +73,13 @@ class Requests(TaskGroup):
         if not self._place.wake() and not self._running:
             self._running = True
             cast(trio.Nursery, self._nursery).start_soon(self._run)
+
+    def at_once(self, take: AtOnce, scope: Scope, body: bytes) -> bool | None:
+        """Whether the app has taken a request without being run for it; None: it crashed."""
+        with Boundary() as inside:
+            return take(scope, body)
+        self._on_crash(inside.exit)
+        return None
 
     def end(self) -> bool:
         """No more requests come: whether nothing is being answered, so that the task ends by itself. (To be cancelled

@@ -19,6 +19,7 @@ from actors.runtime.boundary import Boundary
 from actors.runtime.exits import Exit
 from gateway.http.config import EdgeConfig, ServeConfig
 from gateway.http.connection import Connection
+from gateway.http.requests import AtOnce
 from gateway.http.rounds import ROUNDS, Rounds
 from gateway.http.sockets import close_listeners
 
@@ -90,9 +91,10 @@ async def serve(
     stop: Stop,
     log: Log,
     connections: Connections | None = None,
+    at_once: AtOnce | None = None,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serves an ASGI app on listening sockets, which it closes, until `stop`.
+    """Serves an ASGI app on listening sockets, which it closes, until `stop`. `at_once` is its short way.
 
     Then no connection is accepted any more but those that were made already, replies say `Connection: close`, and idle
     connections are closed when nothing is being answered any more, or after `config.farewell` seconds, if there are to
@@ -109,7 +111,7 @@ async def serve(
 
     def admitted(plain: trio.SocketStream) -> Connection:
         secure = config.tls and trio.SSLStream(plain, config.tls, server_side=True, https_compatible=True)
-        connection = Connection(wrapped, edge, context, secure or plain, watcher=known)
+        connection = Connection(wrapped, edge, context, secure or plain, watcher=known, at_once=at_once)
         known.open.add(connection)
         return connection
 

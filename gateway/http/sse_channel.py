@@ -50,6 +50,9 @@ class Post(Protocol):
     async def say(self, token: str, principal: Principal, body: bytes, rights: Rights, endpoint: str) -> int:
         """A message of a client; an HTTP status."""
 
+    def say_here(self, token: str, principal: Principal, body: bytes, rights: Rights, endpoint: str) -> bool:
+        """The same without waiting; False: that has to be asked."""
+
 
 def said(status: int) -> Answer:
     """The answer to a POST."""

@@ -183,6 +183,7 @@ def running(request: pytest.FixtureRequest) -> Callable[..., Any]:
                 stop=server.stop,
                 log=log,
                 connections=server.connections,
+                at_once=getattr(app, "at_once", None),
             )
             server.stopped.set()
 

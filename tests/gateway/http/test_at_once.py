@@ -1,0 +1,225 @@
+"""Requests that the app takes without being run for them: who is asked, in which order they are answered, and what
+becomes of a client that does not read that."""
+
+import os
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from actors.ports import Asker, Principal, Rights
+from actors.protocol.table import Limits
+from gateway.http.app import McpApp
+from gateway.http.authorization import Authorization, Resource
+from gateway.http.config import ServeConfig
+from gateway.http.security import NOBODY, Security
+from gateway.http.serve import Connections, serve
+from gateway.http.sockets import open_unix_listener
+from tests.gateway.http.conftest import RecordingLog
+from tests.support.patience import PATIENCE
+
+whole = pytest.mark.parametrize("running", [True], ids=["whole"], indirect=True)
+
+
+def post(body: bytes, more: bytes = b"") -> bytes:
+    return b"POST / HTTP/1.1\r\nHost: a\r\n%bContent-Length: %d\r\n\r\n%b" % (more, len(body), body)
+
+
+class Taking:
+    """An app that takes what says so, and crashes of what says so."""
+
+    def __init__(self) -> None:
+        self.taken: list[bytes] = []
+        self.run = 0
+
+    def at_once(self, scope: Any, body: bytes) -> bool:
+        if body == b"crash":
+            raise ZeroDivisionError
+        if body.startswith(b"now"):
+            self.taken.append(body)
+            return True
+        return False
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        self.run += 1
+        await trio.lowlevel.checkpoint()
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+@whole
+async def test_answers_keep_the_order_of_requests_whichever_way_they_go(running):
+    app = Taking()
+    async with running(app) as server:
+        said = [b"now 1", b"now 2", b"later", b"now 3", b"later", b"now 4"]
+        answers = await server.ask(b"".join(map(post, said[:-1])) + post(said[-1], b"Connection: close\r\n"))
+        assert [part[:3] for part in answers.split(b"HTTP/1.1 ")[1:]] == [
+            b"202",
+            b"202",
+            b"200",
+            b"202",
+            b"200",
+            b"202",
+        ]
+        assert answers.endswith(b"connection: close\r\n\r\n")
+        assert app.taken == [b"now 1", b"now 2", b"now 3", b"now 4"]
+        assert app.run == 2
+        assert server.connections.working == 0
+
+
+@whole
+async def test_a_crash_in_the_short_way_ends_its_own_connection_with_a_500(running):
+    async with running(Taking()) as server:
+        answers = await server.ask(post(b"now") + post(b"crash") + post(b"now"))
+        assert [part[:3] for part in answers.split(b"HTTP/1.1 ")[1:]] == [b"202", b"500"]
+        assert server.log.names == ["request_crashed"]
+        assert (await server.ask(post(b"now"))).startswith(b"HTTP/1.1 202 ")
+
+
+async def until(true: Callable[[], object]) -> None:
+    """The clock of the loop stands still meanwhile."""
+    end = time.monotonic() + PATIENCE
+    while not true():
+        assert time.monotonic() < end
+        await trio.sleep(0)
+
+
+MANY = 1000
+"""Answers that a Unix socket does not hold."""
+
+
+@pytest.mark.parametrize("reads", [True, False])
+async def test_who_does_not_read_what_was_taken_has_the_time_of_one_write(tmp_path: Path, mock_clock, reads):
+    path, app, stop, log = str(tmp_path / "s"), Taking(), trio.Event(), RecordingLog()
+    connections, config = Connections(log), ServeConfig(keep_alive=5.0, write=30.0)
+    serving = partial(serve, stop=stop, log=log, connections=connections, at_once=app.at_once)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(serving, app, open_unix_listener(path), config)
+        async with await trio.open_unix_socket(path) as client:
+            nursery.start_soon(client.send_all, post(b"now") * MANY)
+            await until(lambda: connections.working)  # it waits for its client to read
+            assert len(app.taken) < MANY
+            mock_clock.jump(config.keep_alive + 1.0)  # which is not what it waits for
+            await trio.testing.wait_all_tasks_blocked()
+            if reads:
+                answers = b""
+                while answers.count(b"HTTP/1.1 202 ") < MANY:
+                    data = await client.receive_some()
+                    assert data
+                    answers += data
+                assert len(app.taken) == MANY
+                assert connections.stalled == 0
+            else:
+                mock_clock.jump(config.write)
+                await until(lambda: connections.stalled)
+                nursery.cancel_scope.cancel()  # what the client sends meanwhile goes nowhere
+        mock_clock.jump(1000)
+        nursery.cancel_scope.cancel()
+    os.unlink(path)
+
+
+class Streams:
+    """Where messages go; one of them is full."""
+
+    def __init__(self) -> None:
+        self.said: list[tuple[str, str, bytes, Rights, str]] = []
+
+    def say_here(self, token: str, principal: Principal, body: bytes, rights: Rights, endpoint: str) -> bool:
+        if token == "full":
+            return False
+        self.said.append((token, principal.name, body, rights, endpoint))
+        return True
+
+
+def asked(path: str = "/messages", query: bytes = b"sessionId=x", method: str = "POST", **headers: str) -> Any:
+    lines = {"host": "127.0.0.1", "content-type": "application/json", **headers}
+    raw = [(name.replace("_", "-").encode(), value.encode()) for name, value in lines.items()]
+    return {"method": method, "path": path, "raw_path": path.encode(), "query_string": query, "headers": raw}
+
+
+REST = {
+    "another path": (asked("/mcp"), b"{}"),
+    "an unknown path": (asked("/messages/a/b"), b"{}"),
+    "another method": (asked(method="PUT"), b"{}"),
+    "a page": (asked(origin="http://127.0.0.1"), b"{}"),
+    "another host": (asked(host="evil.example"), b"{}"),
+    "another type": (asked(content_type="text/plain"), b"{}"),
+    "a coding": (asked(content_encoding="gzip"), b"{}"),
+    "more than a message may have": (asked(), b"x" * 101),
+    "a stream that takes nothing": (asked(query=b"sessionId=full"), b"{}"),
+}
+
+
+@pytest.fixture
+def app(make_app) -> tuple[McpApp, Streams, list[tuple[str, int]]]:
+    streams, answered = Streams(), list[tuple[str, int]]()
+    counted = lambda method, status: answered.append((method, status))  # noqa: E731
+    return make_app(post=streams, limits=Limits(message_bytes=100), answered=counted), streams, answered
+
+
+async def test_a_message_for_a_stream_is_taken_and_counted(app):
+    taking, streams, answered = app
+    assert taking.at_once(asked(), b"{}")
+    assert taking.at_once(asked("/messages/files"), b"[]")
+    who = NOBODY.principal.name
+    assert [(*said[:3], said[4]) for said in streams.said] == [("x", who, b"{}", ""), ("x", who, b"[]", "files")]
+    assert answered == [("POST", 202)] * 2
+
+
+@pytest.mark.parametrize(("scope", "body"), REST.values(), ids=REST)
+async def test_all_else_is_left_to_the_app(app, scope, body):
+    taking, streams, answered = app
+    assert not taking.at_once(scope, body)
+    assert (streams.said, answered) == ([], [])
+
+
+ISSUER = "https://issuer.example"
+ANN = Asker(Principal("ann"), Rights(ISSUER, "ann"))
+
+
+class Knowing:
+    """A verifier that remembers one token."""
+
+    def known(self, token: str, resources: Any) -> Asker | None:
+        return ANN if token == "remembered" else None
+
+
+class Revoking:
+    def __init__(self) -> None:
+        self.all = False
+
+    def revoked(self, asker: Asker) -> bool:
+        return self.all
+
+
+@pytest.mark.parametrize("noted", [False, True])
+async def test_a_token_counts_in_the_short_way_if_nobody_has_to_be_asked(make_app, noted):
+    revoking, streams = Revoking(), Streams()
+    note = (lambda asker, token: None) if noted else None
+    authorize = partial(
+        Authorization,
+        resource=Resource("https://mcp.example", (ISSUER,)),
+        verifier=Knowing(),
+        revocations=revoking,
+        note=note,
+    )
+    app = make_app(post=streams, security=Security("127.0.0.1", tokens={"ci": "ci-token"}), authorize=authorize)
+
+    def taken(**headers: str) -> bool:
+        return app.at_once(asked(**headers), b"{}")
+
+    assert not taken()
+    assert not taken(authorization="Bearer unknown")
+    assert not taken(authorization="Bearer x y")
+    assert not app.at_once(asked(query=b"sessionId=x&access_token=ci-token"), b"{}")
+    assert taken(authorization="Bearer ci-token")
+    assert taken(authorization="Bearer remembered") is not noted  # of which somebody is to be told first
+    assert [said[1] for said in streams.said] == (["ci"] if noted else ["ci", "ann"])
+    assert streams.said[-1][3].issuer == ("static:" if noted else ISSUER)
+    revoking.all = True
+    assert not taken(authorization="Bearer ci-token")
+    assert not taken(authorization="Bearer remembered")
