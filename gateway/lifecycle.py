@@ -210,6 +210,10 @@ class KnownSecrets:
         """As `Redaction.foreign`."""
         return self._redaction.foreign(text)
 
+    def arguments(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """As `Redaction.arguments`."""
+        return self._redaction.arguments(given)
+
     def __call__(self, logger: Any, method: str, event: MutableMapping[str, Any]) -> dict[str, Any]:
         """As a `Redaction`."""
         return self._redaction(logger, method, event)
@@ -393,7 +397,8 @@ async def open_audit(
         return
     from gateway.auditing import open_journal  # which many do without
 
-    async with open_journal(settings, log, metrics, secrets or KnownSecrets(settings.secrets)) as journal:
+    known = secrets or KnownSecrets(settings.secrets)
+    async with open_journal(settings, log, metrics, known.arguments) as journal:
         yield journal
 
 

@@ -2,7 +2,7 @@
 
 import hashlib
 import hmac
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, Literal
 
 import msgspec
@@ -23,10 +23,12 @@ MEMBERS: Final = 64
 """Of one list or object in an argument."""
 MORE: Final = "…"
 
+_decode: Final = msgspec.json.Decoder().decode
 _decode_names: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
-Redact = Callable[[Any, str, MutableMapping[str, Any]], dict[str, Any]]
-"""As `gateway.observability.redaction.Redaction` is called."""
+Redact = Callable[[Mapping[str, Any]], dict[str, Any]]
+"""As `gateway.observability.redaction.Redaction.arguments`."""
 Told = Callable[[bytes], Any]
 """The raw arguments, a JSON object → what is written of them."""
 
@@ -41,26 +43,51 @@ def teller(form: Form, key: bytes, redact: Redact) -> Told:
     values: dict[str, Callable[[Mapping[str, Any]], Any]] = {
         "hash": lambda given: {name: _hash(key, value) for name, value in given.items()},
         # Cut to what can be told at all before it is looked through, which is deep and wide, and takes its time.
-        "redacted": lambda given: _each_cut(redact(None, "", _each_cut(given, WHOLE_CHARACTERS)), VALUE_CHARACTERS),
+        "redacted": lambda given: _each_cut(redact(_each_cut(given, WHOLE_CHARACTERS)), VALUE_CHARACTERS),
         "full": lambda given: _each_cut(given, WHOLE_CHARACTERS),
     }
-    tell = values[form]
+    tell, unread = values[form], _as_it_is if form == "hash" else _not_told
 
     def told(raw: bytes) -> Any:
-        try:
-            given = msgspec.json.decode(raw) if raw else {}
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            return None
-        return _fitting(tell(_bounded(given))) if isinstance(given, dict) else None
+        given = _given(raw, unread)
+        return _fitting(tell(_bounded(given))) if given is not None else None
 
     return told
+
+
+def _as_it_is(raw: msgspec.Raw) -> str:
+    return bytes(raw).decode("latin-1")
+
+
+def _not_told(raw: msgspec.Raw) -> str:
+    return MORE
+
+
+def _given(raw: bytes, unread: Callable[[msgspec.Raw], str]) -> dict[str, Any] | None:
+    """The arguments. One that can't be read, such as a number beyond all numbers, hides no other one."""
+    try:
+        given = _decode(raw) if raw else {}
+        return given if isinstance(given, dict) else None
+    except _UNREADABLE:
+        pass
+    try:
+        return {name: _value(value, unread) for name, value in _decode_names(raw).items()}
+    except _UNREADABLE:
+        return None
+
+
+def _value(raw: msgspec.Raw, unread: Callable[[msgspec.Raw], str]) -> Any:
+    try:
+        return _decode(raw)
+    except _UNREADABLE:
+        return unread(raw)
 
 
 def _names(raw: bytes) -> Any:
     """The names alone: what is not told need not be read."""
     try:
         given = _decode_names(raw) if raw else {}
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    except _UNREADABLE:
         return None
     return [*given] if len(raw) <= NAME_CHARACTERS else [*_bounded(given)]
 

@@ -1,13 +1,16 @@
 """Keeps credentials and session ids out of what is logged, by key, by shape, and by the values themselves."""
 
 import re
-from collections.abc import Iterable, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from typing import Any
 
 HIDDEN = "[redacted]"
 
 MIN_SECRET = 8
 """Shorter credentials are not looked for in texts: they would blot out ordinary words."""
+
+FOREIGN = 1024
+"""Characters of a text in an argument in which a name may say that a credential follows."""
 
 _KEYS = re.compile(r"authorization|cookie|token|secret|passw|api[-_]?key|credential|session[-_]?id", re.IGNORECASE)
 _SHAPES = (
@@ -39,7 +42,7 @@ class Redaction:
         self._known = re.compile("|".join(map(re.escape, known))) if known else None
 
     def __call__(self, _logger: Any, _method: str, event: MutableMapping[str, Any]) -> dict[str, Any]:
-        return {key: self._value(key, value) for key, value in event.items()}
+        return {key: self._value(key, value, self.text) for key, value in event.items()}
 
     def text(self, text: str) -> str:
         """The text with everything that looks like a credential hidden."""
@@ -57,16 +60,24 @@ class Redaction:
             text = pattern.sub(replacement, text)
         return text
 
-    def _value(self, key: str, value: Any) -> Any:
+    def arguments(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Those of a call, which somebody else wrote: a command line may have a password in it, and a number be one."""
+        return {name: self._value(name, value, self._argument, bool | None) for name, value in given.items()}
+
+    def _argument(self, text: str) -> str:
+        # Credentials may be long, and so is what is looked through for them; the names of others stand before them.
+        return self.foreign(self.text(text)[:FOREIGN])
+
+    def _value(self, key: str, value: Any, text: Callable[[str], str], plain: Any = bool | int | float | None) -> Any:
         # A count of tokens, or a flag that a token is there, gives nothing away.
-        if _KEYS.search(key) and not isinstance(value, bool | int | float | None):
+        if _KEYS.search(key) and not isinstance(value, plain):
             return HIDDEN
         if isinstance(value, str):
-            return self.text(value)
+            return text(value)
         if isinstance(value, bytes):
-            return self.text(value.decode("utf-8", "replace"))
+            return text(value.decode("utf-8", "replace"))
         if isinstance(value, Mapping):
-            return {str(name): self._value(str(name), inner) for name, inner in value.items()}
+            return {str(name): self._value(str(name), inner, text, plain) for name, inner in value.items()}
         if isinstance(value, list | tuple | set | frozenset):
-            return [self._value("", inner) for inner in value]
+            return [self._value("", inner, text, plain) for inner in value]
         return value

@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode, urlsplit
@@ -191,6 +191,39 @@ async def test_7_nothing_that_a_server_names_leads_inwards(tmp_path: Path, store
 
 
 # Issuers, browsers and pages
+
+
+async def test_5_who_is_somebody_else_by_now_in_the_same_browser_is_not_connected(
+    tmp_path: Path, stores: tuple[Any, Any]
+) -> None:
+    """Ann has begun, behind a login proxy, and Bob has the browser when her provider answers."""
+    async with open_oauth_world() as world:
+        settings = configured(world)
+        settings["gateway"]["auth"]["browser"] = {"mode": "proxy", "header": "X-User", "from": ["127.0.0.0/8"]}
+        async with open_authorized(settings, tmp_path, store=stores[0]) as gateway:
+            gateway.http.app = from_here(gateway.http.app)
+            browser = Browser(as_of(gateway, "ann"), world, "ann")
+            url = await flow_of(gateway, "ann")
+            back = await browser.sign_in(await browser.press(url, await browser.open(url)))
+            browser.gateway = as_of(gateway, "bob")
+            await browser.open(back)
+            assert browser.pages[-1][0] == 400
+            assert world.counts["/token"] == 0
+            assert [line["reason"] for line in gateway.trail.of("connect")][:1] == ["other_principal"]
+
+
+def from_here(app: Any) -> Any:
+    """The app, as one whose clients are on this machine."""
+
+    async def asked(scope: Any, receive: Any, send: Any) -> None:
+        await app({**scope, "client": ("127.0.0.1", 5)}, receive, send)
+
+    return asked
+
+
+def as_of(gateway: Running, user: str) -> Running:
+    """The same gateway, behind a proxy that says who is there."""
+    return replace(gateway, http=Chatty(gateway.http, [("x-user", user)]))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("advertised", [True, False])

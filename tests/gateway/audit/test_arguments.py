@@ -8,7 +8,7 @@ from gateway.audit.arguments import MORE, NAMES, VALUE_CHARACTERS, teller
 from gateway.observability.redaction import HIDDEN, Redaction
 
 CANARY = "hush-hush-hush"
-REDACT = Redaction([CANARY])
+REDACT = Redaction([CANARY]).arguments
 GIVEN = {"path": "/a", "api_key": "abcdef", "note": f"it is {CANARY}", "deep": {"password": "x1y2", "n": 1}}
 RAW = json.dumps(GIVEN).encode()
 
@@ -36,6 +36,51 @@ def test_redacted_hides_by_name_by_shape_and_by_value() -> None:
         "note": f"it is {HIDDEN}",
         "deep": {"password": HIDDEN, "n": 1},
     }
+
+
+def test_redacted_hides_what_a_command_line_has_and_numbers_that_are_credentials() -> None:
+    given = {
+        "command": "mysql --password hunter2 -u ann; export API_TOKEN=abc",
+        "args": ["--api-key", "x", {"url": "https://ann:pw@db.test/?q=1"}],
+        "password": 1234,
+        "pin": 1234,
+        "session_token": ["a", "b"],
+        "has_token": True,
+        "auth": {"Authorization": "Bearer abcdef"},
+        "far": " " * 900 + "x" * 200,
+    }
+    found = told("redacted", json.dumps(given).encode())
+    assert "hunter2" not in str(found)
+    assert "abc" not in str(found)
+    assert "pw@" not in str(found)
+    assert (found["password"], found["session_token"]) == (HIDDEN, HIDDEN)
+    assert (found["pin"], found["has_token"]) == (1234, True)
+    assert found["far"] == " " * VALUE_CHARACTERS + MORE
+
+
+def test_a_credential_is_found_wherever_it_ends() -> None:
+    """A long one, whose shape says only at its end what it is."""
+    token = f"eyJ{'a' * 40}.{'b' * 6000}.{'c' * 40}"
+    found = told("redacted", json.dumps({"note": f"it is {token}", "body": f"x={token}"}).encode())
+    assert found == {"note": f"it is {HIDDEN}", "body": f"x={HIDDEN}"}
+
+
+@pytest.mark.parametrize("unread", ["1e400", "[" * 3000 + "]" * 3000])
+def test_an_argument_that_can_not_be_read_hides_no_other_one(unread: str) -> None:
+    raw = f'{{"path":"/etc/shadow","deep":{{"x":{unread}}}}}'.encode()
+    if unread == "1e400":
+        assert told("keys", raw) == ["path", "deep"]
+        assert told("redacted", raw) == told("full", raw) == {"path": "/etc/shadow", "deep": MORE}
+        hashed, other = told("hash", raw), told("hash", raw.replace(b"1e400", b"1e401"))
+        assert hashed["path"] == told("hash", b'{"path":"/etc/shadow"}')["path"]
+        assert hashed["deep"] != other["deep"]
+    else:  # no message with such an argument comes so far
+        assert told("full", raw) is None
+
+
+def test_of_an_argument_that_stands_twice_the_last_one_is_told() -> None:
+    raw = b'{"path":"/a","path":"/b"}'
+    assert (told("keys", raw), told("full", raw)) == (["path"], {"path": "/b"})
 
 
 def test_full_is_full_but_for_its_bounds() -> None:
