@@ -42,6 +42,7 @@ from actors.protocol.table import (
     HttpTarget,
     Limits,
     NativeTarget,
+    RemoteTarget,
     SseTarget,
     StdioTarget,
     Table,
@@ -51,14 +52,12 @@ from actors.services import Services, TableCell
 from gateway.backends.connector import (
     CONNECTIONS,
     CredentialsOf,
-    HttpConnector,
     KeyOf,
     StdioConnector,
     TargetConnector,
     no_credentials,
     no_key,
 )
-from gateway.backends.http_call import HttpLimits
 from gateway.backends.native import NativeTransport
 from gateway.backends.stdio import StdioLimits
 from gateway.config import Settings
@@ -73,6 +72,7 @@ from gateway.version import VERSION
 from gateway.wire.confine import forbid_new_privileges
 
 if TYPE_CHECKING:
+    from gateway.backends.http_connector import HttpConnector
     from gateway.http.security import Security
     from gateway.reloading import Reloader
 
@@ -122,6 +122,8 @@ def load_libraries(settings: Settings) -> None:
         import_module("gateway.tracing.opening")
     if not settings.store.startswith("memory:"):
         import_module("gateway.store.redis.store")
+    if any(isinstance(spec.target, RemoteTarget) for spec in settings.table.backends.values()):
+        import_module("gateway.backends.http_connector")
 
 
 def collect_again() -> None:
@@ -235,6 +237,48 @@ class NativeConnector:
         )
 
 
+class RemoteConnector:
+    """Reaches servers over a network. What that takes is loaded with the first of them, since many have none."""
+
+    def __init__(
+        self, log: Log, nursery: trio.Nursery, limits: Limits, connections: int, credentials: CredentialsOf
+    ) -> None:
+        self._log = log
+        self._nursery = nursery
+        self._limits = limits
+        self._connections = connections
+        self._credentials = credentials
+        self._http: HttpConnector | None = None
+
+    def connect(self, spec: BackendSpec, emit: Callable[[TransportEvent], None], modern: bool = False) -> Transport:
+        """As in `Connector`."""
+        if self._http is None:
+            self._http = self._made()
+        return self._http.connect(spec, emit, modern)
+
+    def _made(self) -> "HttpConnector":
+        from gateway.backends.http_call import HttpLimits
+        from gateway.backends.http_connector import HttpConnector
+
+        return HttpConnector(
+            self._log,
+            self._nursery,
+            limits=HttpLimits(message_bytes=self._limits.message_bytes),
+            connections=self._connections,
+            credentials=self._credentials,
+        )
+
+    def sweep(self) -> None:
+        """As `HttpConnector.sweep`."""
+        if self._http is not None:
+            self._http.sweep()
+
+    def close(self) -> None:
+        """As `HttpConnector.close`."""
+        if self._http is not None:
+            self._http.close()
+
+
 @asynccontextmanager
 async def open_connector(
     log: Log,
@@ -269,25 +313,19 @@ async def open_connector(
     )
     try:
         async with trio.open_nursery() as nursery:
-            http = HttpConnector(
-                log,
-                nursery,
-                limits=HttpLimits(message_bytes=limits.message_bytes),
-                connections=connections,
-                credentials=credentials,
-            )
-            nursery.start_soon(_sweep, http.sweep)
+            remote = RemoteConnector(log, nursery, limits, connections, credentials)
+            nursery.start_soon(_sweep, remote.sweep)
             nursery.start_soon(stdio.keep_warm, pools, random)
             yield TargetConnector(
                 {
                     StdioTarget: stdio,
-                    HttpTarget: http,
-                    SseTarget: http,
-                    WebSocketTarget: http,
+                    HttpTarget: remote,
+                    SseTarget: remote,
+                    WebSocketTarget: remote,
                     NativeTarget: NativeConnector(log, telemetry, limits),
                 },
             )
-            http.close()
+            remote.close()
             nursery.cancel_scope.cancel()
     finally:
         with trio.move_on_after(2, shield=True):

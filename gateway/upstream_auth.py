@@ -14,9 +14,9 @@ from actors.protocol.table import BackendSpec, Table
 from gateway.backends.credentials import Credentials, ProcessKey, Refusal
 from gateway.config import Settings
 from gateway.config.settings import Address, Browser
-from gateway.http.app import ServePage
 
 if TYPE_CHECKING:
+    from gateway.http.app import ServePage
     from gateway.oauth.connect import Connect
     from gateway.oauth.flows import Flows
     from gateway.oauth.service import Authorization
@@ -114,7 +114,7 @@ class Authorizing:
         table: Callable[[], Table],
         who: Who,
         revoked: Callable[[Asker], bool],
-    ) -> ServePage | None:
+    ) -> "ServePage | None":
         """The pages on which users connect their accounts. `revoked`: whether somebody has no access any more."""
         if settings.auth.browser is None:
             return None

@@ -24,8 +24,10 @@ Exit status: 0 done, 1 failed, 2 wrong usage or configuration. `stagedoor --vers
 
 def commands(group: click.Group, before: str = "stagedoor") -> Iterator[tuple[str, click.Command]]:
     """Every command by all its words, those of groups behind them."""
-    for name, command in sorted(group.commands.items()):
-        if command.hidden:
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        if command is None or command.hidden:
             continue
         yield f"{before} {name}", command
         if isinstance(command, click.Group):

@@ -6,17 +6,7 @@ from typing import Any
 
 import click
 
-from gateway.cli.accounts import accounts, vault
-from gateway.cli.asking import call, ls
-from gateway.cli.audit import audit
 from gateway.cli.client import Parts
-from gateway.cli.doctor import doctor
-from gateway.cli.pin import pin
-from gateway.cli.policy import explain, policy
-from gateway.cli.principals import principals
-from gateway.cli.serving import check, run, serve, stdio
-from gateway.cli.sessions import sessions
-from gateway.cli.status import status
 from gateway.observability.logging import configure
 from gateway.version import VERSION
 
@@ -48,21 +38,47 @@ def composed() -> Parts:
     )
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+_COMMANDS = {
+    "run": "serving",
+    "serve": "serving",
+    "stdio": "serving",
+    "check": "serving",
+    "ls": "asking",
+    "call": "asking",
+    "status": "status",
+    "sessions": "sessions",
+    "principals": "principals",
+    "accounts": "accounts",
+    "vault": "accounts",
+    "audit": "audit",
+    "doctor": "doctor",
+    "explain": "policy",
+    "policy": "policy",
+    "pin": "pin",
+}
+"""The commands by the module of this package that has them."""
+
+
+class Commands(click.Group):
+    """Each is loaded when it is asked for: who starts a server needs none of the others."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        command: click.Command = getattr(import_module(f"{__name__}.{_COMMANDS[cmd_name]}"), cmd_name)
+        return command
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(version=VERSION, prog_name="stagedoor")
 @click.pass_context
 def cli(context: click.Context) -> None:
     """Many MCP servers behind one endpoint, and no session lost."""
     if context.obj is None:
         context.obj = composed
-
-
-for _commands in (
-    (run, serve, stdio, check, ls, call, status),
-    (sessions, principals, accounts, vault, audit, doctor, explain, policy, pin),
-):
-    for _command in _commands:
-        cli.add_command(_command)
 
 
 def main() -> None:

@@ -16,7 +16,7 @@ from gateway.config.values import Bound, Count, Duration, Positive
 class Section(BaseModel):
     """A named part of a configuration: known keys only, written in camel case."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=to_camel)
+    model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=to_camel, defer_build=True)
 
 
 class Place(NamedTuple):

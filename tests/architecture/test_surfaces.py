@@ -50,11 +50,12 @@ def slips(words: list[str]) -> Iterator[str]:
             if name not in options and name != "--":
                 yield f"{name} of stagedoor {' '.join(words)}"
         elif isinstance(command, click.Group):
-            if word not in command.commands:
+            found = command.get_command(click.Context(command), word)
+            if found is None:
                 if re.fullmatch(r"[a-z]+", word):
                     yield f"stagedoor {' '.join(words)}"
                 return
-            command = command.commands[word]
+            command = found
             options = options | {opt for one in command.params for opt in (*one.opts, *one.secondary_opts)}
 
 

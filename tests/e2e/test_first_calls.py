@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from actors.protocol.table import BackendSpec, HttpTarget
-from gateway.backends.connector import HttpConnector
+from gateway.backends.http_connector import HttpConnector
 from tests.support.harness import RecordingLog, open_gateway
 from tests.support.patience import PATIENCE
 from tests.support.processes import ROOT, Programs, accepts, free_port, need

@@ -248,3 +248,39 @@ def test_what_is_not_used_is_not_loaded(module: str) -> None:
     done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, timeout=PATIENCE, check=True)
     loaded = {name.partition(".")[0] for name in done.stdout.split()}
     assert not loaded & (LIBRARIES[module] | {"opentelemetry", "rich", "structlog", "trio_websocket", "yaml"})
+
+
+IDLE = (
+    "gateway.http",
+    "gateway.oauth",
+    "gateway.backends.http",
+    "gateway.backends.streamable_http",
+    "gateway.backends.websocket",
+    "gateway.wire.http",
+    "gateway.wire.pool",
+    "gateway.cli.accounts",
+    "gateway.cli.audit",
+    "gateway.cli.pin",
+    "gateway.cli.sessions",
+    "gateway.cli.status",
+    "httptools",
+)
+"""What `stdio` has no use for while no server is reached over a network."""
+
+
+def test_a_start_loads_nothing_that_its_configuration_does_not_use(config: Path) -> None:
+    code = (
+        "import atexit, sys\n"
+        "from gateway.cli import main\n"
+        "from gateway.config.models import File\n"
+        "assert not File.__pydantic_complete__, 'the models are built when a file is read, and all at once'\n"
+        "atexit.register(lambda: print(*sys.modules, file=sys.stderr))\n"
+        "main()\n"
+    )
+    command = [sys.executable, "-c", code, "stdio"]
+    ask = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": INITIALIZE})
+    done = subprocess.run(
+        [*command, "--config", str(config)], input=ask, capture_output=True, text=True, timeout=PATIENCE, check=True
+    )
+    assert json.loads(done.stdout)["result"]
+    assert not [name for name in done.stderr.split() if name.startswith(IDLE)]

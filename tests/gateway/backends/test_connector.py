@@ -11,7 +11,7 @@ import trio.testing
 from actors.ports import FrameReceived, Listening, RequestFailed
 from actors.protocol.table import BackendSpec, HttpTarget
 from gateway.backends import http_listener
-from gateway.backends.connector import HttpConnector
+from gateway.backends.http_connector import HttpConnector
 from gateway.wire.pool import PoolLimits
 from tests.support.patience import PATIENCE
 

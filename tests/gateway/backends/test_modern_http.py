@@ -10,8 +10,8 @@ from actors.machines.upstream.era import Verdict
 from actors.ports import FrameReceived, RequestFailed, TransportClosed
 from actors.protocol import payload
 from actors.protocol.table import BackendSpec, HttpTarget
-from gateway.backends.connector import HttpConnector
 from gateway.backends.http_call import HttpLimits
+from gateway.backends.http_connector import HttpConnector
 from gateway.backends.modern_http import ModernHttpTransport
 from tests.support.patience import PATIENCE
 

@@ -9,7 +9,8 @@ import trio
 
 from actors.ports import FrameAccepted, FrameReceived, TransportClosed
 from actors.protocol.table import BackendSpec, HttpTarget, StdioTarget
-from gateway.backends.connector import HttpConnector, StdioConnector, TargetConnector
+from gateway.backends.connector import StdioConnector, TargetConnector
+from gateway.backends.http_connector import HttpConnector
 from tests.support.patience import PATIENCE
 
 pytestmark = pytest.mark.e2e

@@ -10,8 +10,8 @@ from actors.ports import FrameAccepted, FrameReceived, RequestFailed, SpeaksSse,
 from actors.protocol.codec import decode_frame
 from actors.protocol.table import BackendSpec, HttpTarget, SseTarget
 from gateway.backends import sse_2024
-from gateway.backends.connector import HttpConnector
 from gateway.backends.http_call import HttpLimits
+from gateway.backends.http_connector import HttpConnector
 from gateway.wire.url import parse_url
 from tests.support.patience import PATIENCE
 

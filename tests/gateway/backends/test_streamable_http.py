@@ -21,8 +21,8 @@ from actors.ports import (
 from actors.protocol.codec import decode_frame
 from actors.protocol.table import BackendSpec, HttpTarget
 from gateway.backends import http_listener
-from gateway.backends.connector import HttpConnector
 from gateway.backends.http_call import HttpLimits
+from gateway.backends.http_connector import HttpConnector
 from gateway.wire.lines import FRAMES_PER_TURN
 from tests.support.patience import PATIENCE
 

@@ -13,8 +13,8 @@ import trio
 
 from actors.ports import FrameAccepted, FrameReceived, TransportClosed
 from actors.protocol.table import BackendSpec, WebSocketTarget
-from gateway.backends.connector import HttpConnector
 from gateway.backends.http_call import HttpLimits
+from gateway.backends.http_connector import HttpConnector
 from gateway.backends.websocket import WebSocketTransport
 from gateway.wire import websocket
 from gateway.wire.websocket import WebSocketLimits
