@@ -15,7 +15,8 @@ from gateway.version import VERSION
 from gateway.wire.inproc import NativeServer
 
 Target: TypeAlias = str | Sequence[str] | NativeServer | Transport
-"""A URL, `unix:/path`, a command, a server in this process, or a transport of one's own."""
+"""A URL, `unix:/path` (HTTP), `ws+unix:/path` (WebSocket), a command, a server in this process, or a transport of
+one's own."""
 
 CLOSING: Final = 6.0
 """Seconds for ending a connection in order: the longest that the end of a process takes."""
@@ -78,7 +79,7 @@ async def _connect(
     target: Target, nursery: trio.Nursery, headers: Mapping[str, str], env: Mapping[str, str] | None
 ) -> Transport:
     """Imports no more than this target needs."""
-    if isinstance(target, str) and target.lower().startswith(("ws://", "wss://")):
+    if isinstance(target, str) and target.lower().startswith(("ws://", "wss://", "ws+unix:")):
         from gateway.client.websocket import open_ws
 
         return await open_ws(target, nursery, headers=headers.items())

@@ -12,9 +12,11 @@ from gateway.client.errors import ConnectionLostError, RequestFailedError, not_r
 from gateway.client.transport import Received
 from gateway.wire.errors import WireError
 from gateway.wire.http_session import OURS
-from gateway.wire.url import parse_url
-from gateway.wire.websocket import RefusedError, WebSocket, WebSocketLimits, open_websocket
+from gateway.wire.url import SOCKET, parse_url
+from gateway.wire.websocket import ON_SOCKET, RefusedError, WebSocket, WebSocketLimits, open_websocket
 
+ON_UNIX: Final = "ws+unix:"
+"""Before the path of a Unix domain socket: `unix:` alone is HTTP there."""
 WAITING: Final = 64
 """Messages that wait to be written; who has a further one waits."""
 
@@ -87,9 +89,10 @@ async def open_ws(
 ) -> WebSocketTransport:
     """Connects. RequestFailedError where that can't be, with the HTTP status if there was one."""
     limits = WebSocketLimits(message_bytes=message_bytes)
+    address = f"{SOCKET}:{url[len(ON_UNIX) :]}" if url.lower().startswith(ON_UNIX) else url
     own = [(name, value) for name, value in headers if name.lower() not in OURS]
     try:
-        socket = await open_websocket(nursery, parse_url(url), own, limits=limits)
+        socket = await open_websocket(nursery, parse_url(address, ON_SOCKET), own, limits=limits)
     except WireError as error:
         status = error.status if isinstance(error, RefusedError) else None
         raise RequestFailedError(error.detail, reason="connect", executed="no", status=status) from error

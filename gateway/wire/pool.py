@@ -31,7 +31,7 @@ from gateway.wire.errors import DeadlineError, PeerError, SizeError, WireError
 from gateway.wire.http1_client import ResponseParser, encode_headers, encode_request, kept_alive
 from gateway.wire.origins import OriginPool
 from gateway.wire.streams import WireStream, dial
-from gateway.wire.url import Origin, Url, parse_url
+from gateway.wire.url import SECURE, Origin, Url, parse_url
 from gateway.wire.watch import Wake, Watch
 
 Dial: TypeAlias = Callable[[Origin, ssl.SSLContext | None, float], Awaitable[WireStream]]
@@ -397,7 +397,7 @@ def _system_trust() -> ssl.SSLContext:
 
 def trust_of(origin: Origin, tls: ssl.SSLContext | None) -> ssl.SSLContext | None:
     """Whose certificates are trusted there: `tls`, or those of the system; None without TLS."""
-    if origin.scheme != "https":
+    if origin.scheme not in SECURE:
         return None
     return tls or _system_trust()
 

@@ -6,9 +6,9 @@ from functools import lru_cache
 from typing import NamedTuple
 from urllib.parse import quote, urlsplit
 
-DEFAULT_PORTS = {"http": 80, "https": 443}
-SCHEMES = {"ws": "http", "wss": "https"}
-"""Of WebSocket: it begins as HTTP, at the same origins."""
+DEFAULT_PORTS = {"http": 80, "https": 443, "ws": 80, "wss": 443}
+SECURE = frozenset({"https", "wss"})
+"""Those over TLS."""
 SOCKET = "unix"
 """The scheme of a Unix domain socket."""
 SOCKET_BYTES = 103
@@ -65,7 +65,7 @@ def parse_url(text: str, on_socket: str = "/mcp") -> Url:
         host = (parts.hostname or "").encode("idna").decode()
     except ValueError as error:
         raise ValueError(f"not a URL: {error}") from error
-    scheme = SCHEMES.get(parts.scheme, parts.scheme)
+    scheme = parts.scheme
     if scheme not in DEFAULT_PORTS:
         raise ValueError("a URL must begin with http:// or https://, or be unix:/PATH")
     if not host:

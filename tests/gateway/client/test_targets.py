@@ -33,6 +33,8 @@ async def test_a_unix_domain_socket_in_both_ways_over_all_that_is_served_there(p
             assert (await client.call_tool("add", {"a": 1, "b": 2})).structured_content == {"result": 3}
         async with open_client(address, "2025-11-25") as client:
             assert (await client.call_tool("add", {"a": 1, "b": 2})).structured_content == {"result": 3}
+        async with open_client(f"ws+{address}") as client:
+            assert (await client.call_tool("add", {"a": 1, "b": 2})).structured_content == {"result": 3}
         ways = {kind: {"url": address, "type": kind} for kind in ("http", "ws", "sse")}
         second = programs.gateway({"mcpServers": ways})
         for kind in ways:  # what the one serves there, the other one finds there
@@ -136,6 +138,11 @@ async def test_what_is_no_target_is_refused() -> None:
         async with open_client("http://127.0.0.1:1/mcp"):
             pass
     assert (failed.value.executed, failed.value.code) == ("no", None)
+    for target, named in (("wss://127.0.0.1:1/ws", "wss://127.0.0.1:1: "), ("ws+unix:/no/such", "unix:/no/such: ")):
+        with pytest.raises(RequestFailedError, match=named) as refused:
+            async with open_client(target):
+                pass
+        assert refused.value.executed == "no"
 
 
 async def test_a_revision_that_a_server_does_not_speak() -> None:

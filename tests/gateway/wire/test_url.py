@@ -18,6 +18,8 @@ from gateway.wire.url import parse_url
         ("http://my_service:9/mcp/", "http://my_service:9", "/mcp/"),
         ("http://bücher.example/ä b%20c", "http://xn--bcher-kva.example", "/%C3%A4%20b%20c"),
         ("http://x?key=a%2Fb", "http://x", "/?key=a%2Fb"),
+        ("ws://x:80/ws", "ws://x", "/ws"),
+        ("wss://x:8443/ws", "wss://x:8443", "/ws"),
     ],
 )
 def test_origin_and_target(text, origin, target):
