@@ -55,7 +55,7 @@ class Principal(Struct, frozen=True):
 ANONYMOUS = Principal("anonymous", anonymous=True)
 
 
-class Asker(Struct, frozen=True):
+class Asker(Struct, frozen=True, cache_hash=True):
     """Who sends a request, and with what rights. `issued`: when the token was, in seconds since 1970; None: it does not
     say. `digest`: of a configured token, by which it is found again while it is configured."""
 

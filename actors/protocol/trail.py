@@ -120,7 +120,11 @@ LOST: Final = "audit.lost"
 EVENTS: Final = {
     event.name: event
     for event in (
-        Event("authn.ok", "a token was good: once for each token and address, in each process", (*WHO, "era")),
+        Event(
+            "authn.ok",
+            "a token was good: once for each token, what it gives, and address, in each process",
+            (*WHO, "era"),
+        ),
         Event(
             "authn.fail",
             "somebody was not let in: `reason` says why, and nothing of the token is told",

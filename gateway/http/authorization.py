@@ -26,7 +26,7 @@ RETRY: Final = 5
 """Seconds after which it is worth trying again where an issuer is away."""
 METADATA_AGE: Final = 300
 TOLD: Final = 10_000
-"""Tokens of which it is remembered that they are in the audit trail."""
+"""Tokens, with the addresses that they came from, of which it is remembered that they are in the audit trail."""
 
 _BEARER = (string.ascii_letters + string.digits + "-._~+/").encode()
 """Of what a token is made, but for `=` at its end (RFC 6750, section 2.1). An expression takes four times as long."""
@@ -71,7 +71,7 @@ class Authorization:
     ) -> None:
         """`note` is told of each good token of an issuer; what it came with goes on when that is done."""
         self._audit = audit
-        self._told: OrderedDict[tuple[object, ...], None] = OrderedDict()
+        self._told: OrderedDict[tuple[Asker, str], None] = OrderedDict()
         self._gate = gate
         self._note = note
         self._mirror = mirror
@@ -89,7 +89,7 @@ class Authorization:
         if not isinstance(found, Asker) or (self._note is not None and found.rights.issuer in self._issuers):
             return None
         if self._audit.on:
-            self._tell(found, peer_of(scope), headers, target)
+            self._tell(found, scope, headers, target)
         return found
 
     async def admit(self, scope: Scope, headers: Mapping[str, str], target: Route | None) -> Asker | Answer:
@@ -97,19 +97,24 @@ class Authorization:
         if self._gate.open and self._verifier is None:
             return NOBODY
         found: Asker | _Refused | None = None
-        given = headers.get("authorization", "")
+        given, token = headers.get("authorization", ""), ""
         if self._verifier is not None and given.startswith(_BEARERS) and not scope.get("query_string"):
             # What is remembered of an issuer's token is all that nearly every request needs.
-            found = self._remembered(self._verifier, given[_BEARER_AT:], target)
+            token = given[_BEARER_AT:]
+            found = self._remembered(self._verifier, token, target)
         if found is None:
-            found = await self._asker(scope, headers, target)
-        if self._note is not None and isinstance(found, Asker) and found.rights.issuer in self._issuers:
-            noted = self._note(found, given.partition(" ")[2].strip())
+            found, token = await self._asker(scope, headers, target), _token(headers)
+        if isinstance(found, _Refused):
+            if self._audit.on:
+                self._tell_refused(found, peer_of(scope), _era(headers, target))
+            return found.answer
+        if self._note is not None and found.rights.issuer in self._issuers:
+            noted = self._note(found, token)
             if noted is not None:
                 await noted
         if self._audit.on:
-            self._tell(found, peer_of(scope), headers, target)
-        return found if isinstance(found, Asker) else found.answer
+            self._tell(found, scope, headers, target)
+        return found
 
     async def _asker(self, scope: Scope, headers: Mapping[str, str], target: Route | None) -> "Asker | _Refused":
         found = self._here(scope, headers, target)
@@ -159,21 +164,20 @@ class Authorization:
             return _Refused(self._unauthorized(path, "not valid here"), "revoked")
         return found
 
-    def _tell(self, found: "Asker | _Refused", peer: str, headers: Mapping[str, str], target: Route | None) -> None:
+    def _tell_refused(self, found: "_Refused", peer: str, era: str) -> None:
+        by = {name: value for name, value in (("ip", peer), ("era", era)) if value}
+        self._audit.record_often("authn.fail", reason=found.reason, status=found.answer.status, **by)
+
+    def _tell(self, asker: Asker, scope: Scope, headers: Mapping[str, str], target: Route | None) -> None:
         """A token that is good is told of once for each address that it comes from."""
-        if isinstance(found, _Refused):
-            by = {name: value for name, value in (("ip", peer), ("era", _era(headers, target))) if value}
-            self._audit.record_often("authn.fail", reason=found.reason, status=found.answer.status, **by)
-            return
-        rights = found.rights
-        token = (found.principal.name, rights.issuer, rights.client, found.issued, rights.expiry, peer)
-        if token in self._told:
-            return
-        self._told[token] = None
+        came = (asker, peer_of(scope))
+        if came in self._told:
+            return  # nearly always
+        self._told[came] = None
         if len(self._told) > TOLD:
             self._told.popitem(last=False)
-        who = {"principal": found.principal.name, "iss": rights.issuer, "client_id": rights.client}
-        told = {**who, "ip": peer, "era": _era(headers, target)}
+        who = {"principal": asker.principal.name, "iss": asker.rights.issuer, "client_id": asker.rights.client}
+        told = {**who, "ip": came[1], "era": _era(headers, target)}
         self._audit.record("authn.ok", **{name: value for name, value in told.items() if value})
 
     def withdrawn(self, asker: Asker) -> bool:
