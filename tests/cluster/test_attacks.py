@@ -222,6 +222,7 @@ async def test_4_a_session_is_nobody_elses_on_any_replica(replicas: Replicas) ->
         stream = await ann.listen()
         alpha.upstreams[0].notify("notifications/message", {"level": "info", "data": "mine"})
         await stream.message("notifications/message")
+        assert await at(ann, two, two.token("ann")).request("tools/list")  # it is known there where it is
         for site in (one, two):
             bob = at(ann, site, site.token("bob"))
             assert await bob.start("tools/call", {"name": "echo", "arguments": {}}).exchange.head() == 404
@@ -626,6 +627,10 @@ async def test_16_a_revoked_user_is_cut_and_refused_on_both_replicas(replicas: R
             assert await refused.start("tools/call", {"name": "echo", "arguments": {}}).exchange.head() == 401
             assert await refused.begin_listening().exchange.head() == 401
             assert (await site.socket("/ws/alpha", old)).status == 401
+        for site in (one, two):
+            while principal_id(ISSUER, "ann") in {alive.principal.name for alive in site.sessions}:
+                await trio.sleep(0.05)
+        assert [alive.principal.name for alive in two.sessions] == [principal_id(ISSUER, "bob")]
         fresh = at(ann, two, two.token("ann"))  # clocks may be a minute apart
         assert await fresh.begin_listening().exchange.head() == 401
         assert alpha.asked_for("tools/call") == []

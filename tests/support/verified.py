@@ -23,6 +23,7 @@ from actors.duplex import Duplex
 from actors.ports import Rights
 from actors.protocol.issuers import Issuer
 from actors.protocol.table import Limits
+from actors.sessions.router import Alive
 from gateway.http.app import McpApp
 from gateway.http.authorization import Authorization, Resource
 from gateway.http.rounds import ROUNDS, Rounds
@@ -83,6 +84,11 @@ class Site:
         """A good one."""
         now = trio.current_time()
         return self.idp.token(**{"sub": user, "iat": now, "exp": now + seconds, "aud": BASE, **claims})
+
+    @property
+    def sessions(self) -> list[Alive]:
+        """Those that are in its memory."""
+        return list(self.gateway.actors.sessions.table.values())
 
     async def socket(self, path: str, token: str) -> Socket:
         """A WebSocket, with its handshake done."""

@@ -12,7 +12,7 @@ import trio
 import trio.testing
 
 from actors.ports import FrameAccepted, FrameReceived, RequestFailed, Spoke, TransportClosed
-from actors.protocol.table import StdioTarget
+from actors.protocol.table import Confinement, StdioTarget
 from gateway.backends.guardian import Guardian
 from gateway.backends.stdio import STDERR_CHARACTERS, Offers, StdioLimits, StdioTransport
 from gateway.observability import Redaction
@@ -227,11 +227,14 @@ async def test_a_command_that_cannot_start_closes_the_transport_with_the_reason(
     assert message in (None, closed.message)
 
 
-async def test_12_the_child_sees_the_configured_environment_and_none_of_our_secrets(connect, events, monkeypatch):
+@pytest.mark.parametrize("confinement", [None, Confinement(files=64)], ids=["as it is", "confined"])
+async def test_12_the_child_sees_the_configured_environment_and_none_of_our_secrets(
+    connect, events, monkeypatch, confinement
+):
     monkeypatch.setenv("GATEWAY_SECRET", "s3cret")
     monkeypatch.setenv("LANG", "C.UTF-8")
     script = "import os, json; print(json.dumps(dict(os.environ)))"
-    connect(python(script, env=(("TOKEN", "t"), ("LANG", "de_DE.UTF-8"))))
+    connect(replace(python(script, env=(("TOKEN", "t"), ("LANG", "de_DE.UTF-8"))), confinement=confinement))
     frame = (await events.next()).frame
     assert b"s3cret" not in frame
     assert b'"TOKEN": "t"' in frame
