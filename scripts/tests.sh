@@ -23,6 +23,7 @@ at_once=$(((3 * cores + 1) / 2)) # of the first queue
 waiting=$((2 * cores))           # of the second, most of whose lots start programs
 alone=( # those that need no tools
   tests/faults/test_plans.py
+  tests/faults/test_plans_within.py
   "tests/faults/test_[!p]*.py tests/faults/test_p[!l]*.py"
   tests/interaction
   tests/redis_trouble

@@ -1,4 +1,7 @@
-"""Every fault plan in every scenario in which it can happen: the promises hold, and the fault did happen."""
+"""Every fault plan in every scenario in which it can happen: the promises hold, and the fault did happen.
+
+Here are the faults of clients and servers, and pairs of faults; those of the gateway itself are in `test_plans_within`.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from random import Random
 
 import pytest
 
-from tests.faults.plans import MATRIX, PLANS
+from tests.faults.plans import MATRIX, PLANS, WITHIN, names
 from tests.faults.plans_together import pair
 from tests.faults.play import Plan, play
 from tests.faults.scenarios import SCENARIOS, Scenario
@@ -18,12 +21,10 @@ NOTHING = Plan("nothing happens", lambda world: world.fire("nothing"), harmless=
 SAMPLE, PAIRS = 100, 2000
 """Pairs of faults that are tried always, and in long runs."""
 
-
-def _names(*of: tuple[Plan, Scenario]) -> list[str]:
-    return [f"{plan} / {scenario}" for plan, scenario in of]
+OF_PEERS = [(plan, scenario) for plan, scenario in MATRIX if plan.group not in WITHIN]
 
 
-@pytest.mark.parametrize(("plan", "scenario"), MATRIX, ids=_names(*MATRIX))
+@pytest.mark.parametrize(("plan", "scenario"), OF_PEERS, ids=names(*OF_PEERS))
 def test_the_promises_hold(plan: Plan, scenario: Scenario) -> None:
     run(lambda: play(plan, scenario))
 
