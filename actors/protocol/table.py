@@ -116,6 +116,8 @@ class UpstreamAuth:
     private_key: str | None = field(default=None, repr=False)
     algorithm: str = "ES256"
     metadata_url: str | None = None
+    inside: tuple[str, ...] = ()
+    """Further addresses of the authorization server that need not be of the internet."""
     for_token_endpoint: bool = False
     """What `private_key` signs is for the token endpoint, instead of the issuer."""
     authorize: tuple[tuple[str, str], ...] = ()
@@ -133,7 +135,7 @@ class UpstreamAuth:
     @property
     def named(self) -> tuple[str, ...]:
         """The addresses of authorization servers that the operator has written himself."""
-        return tuple(url for url in (self.issuer, self.metadata_url) if url is not None)
+        return tuple(url for url in (self.issuer, self.metadata_url, *self.inside) if url is not None)
 
     @property
     def personal(self) -> bool:

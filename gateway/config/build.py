@@ -66,6 +66,7 @@ _MODES: dict[str, tuple[str, ...]] = {
     "audience": ("exchange",),
     "metadata_url": ("user", "client_credentials"),
     "authorize_parameters": ("user",),
+    "inside": ("user", "client_credentials", "exchange"),
     "omit_resource": ("user", "client_credentials", "exchange"),
 }
 """Keys of `auth` by the modes that they are for."""
@@ -263,6 +264,7 @@ class Builder:
             private_key=plain(auth.private_key),
             algorithm=auth.private_key_algorithm,
             metadata_url=auth.metadata_url,
+            inside=tuple(auth.inside),
             for_token_endpoint=auth.assertion_audience == "token_endpoint",
             authorize=tuple(auth.authorize_parameters.items()),
             omit_resource=auth.omit_resource,

@@ -114,6 +114,9 @@ class ServerAuth(Section):
     metadata_url: WebAddress | None = None
     """Of `user` and `client_credentials`: where the metadata of the authorization server is, if it is not where its
     issuer says."""
+    inside: list[WebAddress] = []
+    """Further addresses (`https://HOST:PORT`) of an authorization server in your own network, where its endpoints are
+    not at the host of its issuer. Whatever else a server or its metadata names must be of the internet."""
     authorize_parameters: dict[str, str] = {}
     """Of `user`: what else the request says by which users sign in, such as `{"access_type": "offline"}`."""
     omit_resource: Switch = False

@@ -17,10 +17,11 @@ from actors.ports import Log
 from actors.protocol.table import BackendSpec
 from gateway.oauth import grants
 from gateway.oauth.challenges import Challenge
-from gateway.oauth.discovery import Discovery, trusted_by
+from gateway.oauth.discovery import Discovery
 from gateway.oauth.errors import AwayError, ClientRefusedError, GrantRefusedError, OAuthError
 from gateway.oauth.grants import Client
 from gateway.oauth.sources import AGAIN, WITHIN, RefusedError, due
+from gateway.oauth.trust import trusted_by
 from gateway.oauth.vault import Account, Kept, Place, Vault
 
 FRESH: Final = 2.0

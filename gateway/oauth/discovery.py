@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlencode
 
 import trio
 
@@ -14,6 +14,7 @@ from gateway.oauth.challenges import Challenge
 from gateway.oauth.errors import AwayError, OAuthError, shown
 from gateway.oauth.grants import Client, Tokens
 from gateway.oauth.metadata import AuthorizationServer, Resource
+from gateway.oauth.trust import trusted_by
 
 WITHIN: Final = 20.0
 """Seconds in which the authorization server of a server has to be found, however many documents that takes."""
@@ -79,9 +80,9 @@ class Discovery:
         resource = resource or Resource(None, ())
         return Provider(replace(resource, resource=None) if auth.omit_resource else resource, server, trusted)
 
-    async def server(self, issuer: str) -> AuthorizationServer:
+    async def server(self, issuer: str, *named: str) -> AuthorizationServer:
         """The metadata of an issuer that the operator has named. Raises OAuthError."""
-        return await self._known(issuer, trusted_by(issuer))
+        return await self._known(issuer, trusted_by(issuer, *named))
 
     async def id_token(
         self, issuer: str, endpoint: str, client: Client, form: Mapping[str, str], now: float
@@ -169,10 +170,11 @@ class Discovery:
         asked: tuple[str, ...],
         now: float,
         until: float,
+        named: tuple[str, ...] = (),
     ) -> Tokens:
         """What the issuer of a token gives for it. Raises OAuthError."""
         issuer = server.issuer
-        answer = await self._post(issuer, server.token_endpoint, client, form, now, trusted_by(issuer))
+        answer = await self._post(issuer, server.token_endpoint, client, form, now, trusted_by(issuer, *named))
         return grants.exchanged(issuer, answer.status, answer.body, asked, now, until)
 
     async def revoke(
@@ -196,15 +198,3 @@ class Discovery:
         headers, whole = grants.authenticated(form, client, issuer, now)
         headers |= {"Content-Type": "application/x-www-form-urlencoded", "Accept": "application/json"}
         return await self._http("POST", endpoint, headers=headers, body=urlencode(whole).encode(), trusted=trusted)
-
-
-LOOPBACK = "loopback"
-"""Trusted by those who stand there themselves: any address of this machine."""
-
-
-def trusted_by(url: str, *named: str) -> frozenset[str]:
-    """Where we go though it may be inside: where the operator has sent us, by the URL of a server and what else he has
-    `named` of it. A server on this machine may name other places of this machine."""
-    found = {metadata.origin(one) for one in (url, *named)}
-    host = urlsplit(url).hostname or ""
-    return frozenset(found | ({LOOPBACK} if host in ("localhost", "::1") or host.startswith("127.") else set()))

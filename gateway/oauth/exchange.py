@@ -65,7 +65,13 @@ class Exchange:
         now = self._wall()
         try:
             tokens = await self._discovery.exchange(
-                server, self._client(server), form, asked=asked, now=now, until=subject.until
+                server,
+                self._client(server),
+                form,
+                asked=asked,
+                now=now,
+                until=subject.until,
+                named=self._auth.named,
             )
         except OAuthError as error:
             self._server = None  # it may be elsewhere by now
@@ -80,7 +86,7 @@ class Exchange:
     async def _metadata(self) -> AuthorizationServer:
         now = trio.current_time()
         if self._server is None or now - self._server[0] >= METADATA_FRESH:
-            self._server = (now, await self._discovery.server(self._issuer))
+            self._server = (now, await self._discovery.server(self._issuer, *self._auth.named))
         return self._server[1]
 
     def _client(self, server: AuthorizationServer) -> Client:

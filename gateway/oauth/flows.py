@@ -16,10 +16,11 @@ from actors.ports import Sealer, Shelf, Shelved
 from actors.protocol.table import BackendSpec
 from gateway.oauth import grants, metadata
 from gateway.oauth.challenges import Challenge
-from gateway.oauth.discovery import Discovery, Provider, trusted_by
+from gateway.oauth.discovery import Discovery, Provider
 from gateway.oauth.errors import ClientRefusedError, OAuthError, shown
 from gateway.oauth.grants import Client, Tokens
 from gateway.oauth.sources import configured_client
+from gateway.oauth.trust import checked, trusted_by
 from gateway.oauth.vault import Account, Place, Vault, opened, shelf_key, there
 
 LIVES: Final = 600.0
@@ -123,7 +124,7 @@ class Flows:
         assert spec.auth is not None
         challenge = Challenge("bearer", flow.challenge) if flow.challenge is not None else None
         provider = await self._discovery.provider(flow.url, challenge, spec.auth)
-        metadata.for_users(provider.server)
+        checked(metadata.for_users(provider.server), provider.trusted)  # a browser is sent there
         return provider
 
     def scopes(self, flow: Flow, spec: BackendSpec, provider: Provider) -> tuple[str, ...]:

@@ -17,9 +17,9 @@ import httpcore2
 import httpx2
 import trio
 
-from gateway.oauth.discovery import LOOPBACK, Answer
+from gateway.oauth.discovery import Answer
 from gateway.oauth.errors import AwayError, OAuthError, shown
-from gateway.oauth.metadata import origin
+from gateway.oauth.trust import LOOPBACK, checked
 
 logging.getLogger("httpx2").setLevel(logging.WARNING)  # each request would be a line, with an address that is not ours
 
@@ -63,7 +63,7 @@ class GuardedHttp:
         body: bytes = b"",
         trusted: frozenset[str] = frozenset(),
     ) -> Answer:
-        where = _checked(url, trusted)
+        where = checked(url, trusted)
         with trio.move_on_after(WITHIN):
             async with self._places:
                 return await self._ask(method, url, where, dict(headers or {}), body, trusted)
@@ -92,27 +92,6 @@ class GuardedHttp:
             if guard.refused is not None:
                 raise guard.refused from None
             raise AwayError("away", f"{shown(where)} can't be reached") from error
-
-
-def _checked(url: str, trusted: frozenset[str]) -> str:
-    """The origin of an address that may be asked: https, but for where the operator has sent us, and on this machine
-    for servers that are there. Raises OAuthError."""
-    try:
-        parts, where = urlsplit(url), origin(url)
-    except ValueError:
-        raise OAuthError("bad_url", "an address is malformed") from None
-    if not parts.hostname or parts.username is not None or parts.scheme not in ("http", "https"):
-        raise OAuthError("bad_url", f"{shown(where)} is no web address")
-    if parts.scheme == "http" and where not in trusted and not (LOOPBACK in trusted and _is_loopback(parts.hostname)):
-        raise OAuthError("not_https", f"{shown(where)} is not https")
-    return where
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 class _Transport(httpx2.AsyncHTTPTransport):

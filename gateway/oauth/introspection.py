@@ -14,10 +14,11 @@ from actors.protocol.issuers import Introspection, Issuer
 from actors.protocol.rights import SKEW
 from gateway.oauth import documents
 from gateway.oauth.access_tokens import BadTokenError, audiences, check_begun
-from gateway.oauth.discovery import Http, trusted_by
+from gateway.oauth.discovery import Http
 from gateway.oauth.documents import number
 from gateway.oauth.errors import AwayError, shown
 from gateway.oauth.grants import Client, authenticated
+from gateway.oauth.trust import trusted_by
 
 AT_ONCE: Final = 8
 """Questions under way at one issuer, of tokens that were good before, and as many of others."""

@@ -15,8 +15,9 @@ from actors.ports import Log
 from actors.protocol.issuers import Issuer
 from gateway.oauth import metadata
 from gateway.oauth.access_tokens import Key, Named, choose, read_keys
-from gateway.oauth.discovery import Answer, Http, trusted_by
+from gateway.oauth.discovery import Answer, Http
 from gateway.oauth.errors import AwayError, OAuthError, shown
+from gateway.oauth.trust import trusted_by
 
 SHORTEST: Final = 300.0
 LONGEST: Final = 24 * 3600.0

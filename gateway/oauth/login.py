@@ -22,6 +22,7 @@ from gateway.oauth.discovery import Discovery
 from gateway.oauth.errors import OAuthError
 from gateway.oauth.grants import Client
 from gateway.oauth.metadata import AuthorizationServer
+from gateway.oauth.trust import checked, trusted_by
 from gateway.oauth.vault import shelf_key, there
 
 LIVES: Final = 600.0
@@ -87,6 +88,7 @@ class SignIn:
         server = await self._server(issuer)
         if server.authorization_endpoint is None:
             raise OAuthError("bad_metadata", "the login names no place to sign in")
+        checked(server.authorization_endpoint, trusted_by(issuer))
         nonce, verifier = secrets.token_urlsafe(16), grants.verifier()
         pending = _Pending(issuer, browser, verifier, nonce, onward, self._wall() + LIVES)
         state = MARK + self._sealer.seal(msgspec.json.encode(pending), CONTEXT)

@@ -7,8 +7,9 @@ from typing import Final
 import trio
 
 from gateway.oauth import metadata
-from gateway.oauth.discovery import Http, trusted_by
+from gateway.oauth.discovery import Http
 from gateway.oauth.errors import OAuthError
+from gateway.oauth.trust import trusted_by
 
 FRESH: Final = 300.0
 """Seconds for which it is not fetched again, had or not."""

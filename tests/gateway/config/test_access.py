@@ -260,6 +260,8 @@ SECRET = {"clientId": "gw", "clientSecret": "s"}
         ({"mode": "key", "metadataUrl": "https://idp.test/m"}, "metadataUrl", "is for `user` and `client_credentials`"),
         ({"mode": "user", "metadataUrl": "http://idp.test/m"}, "metadataUrl", "must be https"),
         ({"mode": "client_credentials", **SECRET, "authorizeParameters": {"a": "b"}}, "authorizeParameters", "`user`"),
+        ({"mode": "key", "inside": ["https://idp.corp.test"]}, "inside", "`exchange`"),
+        ({"mode": "user", "inside": ["10.0.0.1:80"]}, "inside[0]", "must be an address"),
         ({"mode": "user", "authorizeParameters": {"state": "x"}}, "authorizeParameters.state", "not for others"),
         ({"mode": "user", "authorizeParameters": {" ": "x"}}, "authorizeParameters. ", "not for others"),
         ({"mode": "key", "omitResource": True}, "omitResource", "`exchange`"),

@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 import trio
 
-from actors.protocol.table import UpstreamAuth
+from actors.protocol.table import BackendSpec, HttpTarget, UpstreamAuth
 from gateway.oauth.challenges import Challenge
 from gateway.oauth.discovery import WITHIN, Answer, Discovery
 from gateway.oauth.errors import AwayError, OAuthError
+from gateway.oauth.flows import Flow, Flows
+from gateway.oauth.trust import checked, trusted_by
 
 SERVER = "https://s.test/mcp"
 ISSUER = "https://idp.test/t"
@@ -125,3 +127,23 @@ async def test_an_authorization_server_that_refuses_resources_is_told_of_none() 
     http = Documents({f"https://s.test{KNOWN}/mcp": {**RESOURCE, "scopes_supported": ["a"]}, FIRST: ISSUERS})
     found = await Discovery(http).provider(SERVER, None, replace(USER, omit_resource=True))
     assert (found.resource.resource, found.resource.scopes) == (None, ("a",))
+
+
+async def test_7_the_operator_may_say_what_else_of_an_authorization_server_is_inside() -> None:
+    auth = replace(USER, issuer=ISSUER, inside=("https://tokens.corp.test:8443",))
+    found = await Discovery(Documents({FIRST: ISSUERS})).provider(SERVER, None, auth)
+    assert found.trusted == {"https://s.test:443", "https://idp.test:443", "https://tokens.corp.test:8443"}
+    assert checked("http://127.0.0.1/x", trusted_by("http://localhost/mcp")) == "http://127.0.0.1:80"
+
+
+@pytest.mark.parametrize("page", ["http://idp.test/authorize", "http://127.0.0.1/authorize"])
+async def test_no_browser_is_sent_to_a_page_that_is_not_https(page: str) -> None:
+    """But by servers of this machine (OAuth 2.1, section 1.5)."""
+    flow, spec = Flow("ann", "a", SERVER), BackendSpec("a", HttpTarget(SERVER), auth=USER)
+    said = {**ISSUERS, "authorization_endpoint": page, "code_challenge_methods_supported": ["S256"]}
+    discovery = Discovery(Documents({f"https://s.test{KNOWN}/mcp": RESOURCE, FIRST: said}))
+    nothing: Any = None
+    flows = Flows(nothing, nothing, nothing, discovery, nothing, redirect_uri="", client_metadata_url=None)
+    with pytest.raises(OAuthError) as refused:
+        await flows.provider(flow, spec)
+    assert refused.value.reason == "not_https"

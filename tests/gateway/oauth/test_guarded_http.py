@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import trio
 
-from gateway.oauth.discovery import LOOPBACK
 from gateway.oauth.errors import AwayError, OAuthError
 from gateway.oauth.http import ANSWER_BYTES, GuardedHttp, is_public
+from gateway.oauth.trust import LOOPBACK
 
 Serve = Callable[[trio.SocketStream], Awaitable[None]]
 
