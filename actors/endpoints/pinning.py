@@ -248,7 +248,7 @@ class Pinning:
         spec = endpoint.services.table.value.backends.get(backend)
         pins, kind = (spec.pins if spec is not None else None), subjects.LISTED[method]
         if pins is not None:
-            judged = pins.judge(kind, items)
+            judged = pins.judge(kind, items, whole=True)
             tell_all(endpoint.services, pins, backend, judged.told)
             self._seen[backend, method] = _Seen(server_info, pins, endpoint.host.ctx.now(), judged.held)
         if look.overtaken:

@@ -73,10 +73,13 @@ class Single:
         guard, member = self._endpoint.guard, METHODS[effect.method].items or ""
         spec = self._endpoint.services.table.value.backends.get(outcome.backend)
         try:
-            items = json.members(payload).get(member) if ok else None
+            page = json.members(payload) if ok else {}
+            items = page.get(member)
             if items is not None and spec is not None:
-                of, kind = json.elements(items), LISTED[effect.method]
-                visible = guard.asking(effect.rights, lambda: [*guard.visible(spec, kind, of, NAMED_BY[effect.method])])
+                of, kind, named_by = json.elements(items), LISTED[effect.method], NAMED_BY[effect.method]
+                cursors = json.members(effect.params).get("cursor"), page.get("nextCursor")
+                whole = all(json.text_or_none(cursor) is None for cursor in cursors)
+                visible = guard.asking(effect.rights, lambda: [*guard.visible(spec, kind, of, named_by, whole=whole)])
                 payload = json.replace_members(payload, {member: json.dumps(visible)})
         except errors.Malformed:
             ok, text = False, "the server's list is malformed"

@@ -11,7 +11,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from actors.endpoints.pinning import TOLD
+from actors.endpoints.pinning import LISTED_IN, TOLD
 from actors.protocol.pins import Pins
 from actors.protocol.policy import Policy, Rule, item
 from actors.protocol.trail import RequestLine
@@ -115,6 +115,97 @@ async def test_11_what_changed_after_it_was_accepted_is_neither_listed_nor_calle
 
 def complete(kind: str, **ref: str) -> dict[str, Any]:
     return {"ref": {"type": kind, **ref}, "argument": {"name": "x", "value": "a"}}
+
+
+UNSEEN = "as it was\u202e\x1b[2J"
+ARGUMENT = {"name": "topic", "description": "what about"}
+OF_EACH_KIND: list[tuple[str, str, str, dict[str, Any] | None]] = [
+    ("tool", "read", "changed", {"description": "another"}),
+    ("tool", "read", "widened", {"inputSchema": {"type": "object", "properties": {"more": {"type": "string"}}}}),
+    ("tool", "read", "changed", {"description": UNSEEN}),
+    ("tool", "extra", "new", {"inputSchema": {"type": "object"}}),
+    ("tool", "read", "removed", None),
+    ("prompt", "hello", "changed", {"description": "another"}),
+    ("prompt", "hello", "changed", {"title": "another"}),
+    ("prompt", "hello", "widened", {"arguments": [ARGUMENT]}),
+    ("prompt", "hello", "changed", {"description": UNSEEN}),
+    ("prompt", "extra", "new", {}),
+    ("prompt", "hello", "removed", None),
+    ("resource", "test:///a", "changed", {"name": "a", "mimeType": "text/html"}),
+    ("resource", "test:///a", "changed", {"name": "a", "annotations": {"audience": ["assistant"]}}),
+    ("resource", "test:///a", "changed", {"name": UNSEEN}),
+    ("resource", "test:///b", "new", {"name": "b"}),
+    ("resource", "test:///a", "removed", None),
+    ("template", "test:///pub/{x}", "changed", {"name": "a", "description": "another"}),
+    ("template", "test:///pub/{x}", "changed", {"name": UNSEEN}),
+    ("template", "test:///priv/{x}", "new", {"name": "b"}),
+    ("template", "test:///pub/{x}", "removed", None),
+]
+"""What a server does to a definition: the kind, its name, what that is called, and the members that it has now."""
+NAMED_BY = {"tool": "name", "prompt": "name", "resource": "uri", "template": "uriTemplate"}
+
+
+def asked_by(kind: str, name: str) -> tuple[str, dict[str, Any]]:
+    """What a client asks for by this name."""
+    match kind:
+        case "tool":
+            return "tools/call", {"name": name, "arguments": {}}
+        case "prompt":
+            return "prompts/get", {"name": name}
+        case "resource":
+            return "resources/read", {"uri": name}
+    return "completion/complete", complete("ref/resource", uri=name)
+
+
+@BOTH
+@SERVERS
+@pytest.mark.parametrize("mode", ["block", "warn"])
+async def test_11_each_change_of_each_kind_is_told_by_its_name_and_held_back_under_block(
+    era: str, server: type[Backend], mode: Any, autojump_clock: MockClock
+):
+    for kind, name, change, members in OF_EACH_KIND:
+        backend, audit, method = alpha(server), Trail(), LISTED_IN[kind]  # type: ignore[index]
+        place, plain = NAMED_BY[kind], bool(members is not None and UNSEEN in members.values())
+        async with open_gateway(*with_pins(backend, mode=mode), audit=audit) as gateway:
+            listed = backend.lists[method]
+            before = next((one for one in listed if one[place] == name), {place: name})
+            listed[:] = [one for one in listed if one[place] != name]
+            if members is not None:
+                listed.append({**before, **members})
+            client = await client_of(era, gateway, "alpha")
+            which = "resourceTemplates" if kind == "template" else f"{kind}s"
+            for _ in range(2):
+                shown = [one[place] for one in (await client.call(method))[which]]
+            row = (kind, name, change, members)
+            served = members is not None and mode == "warn"
+            assert (name in shown) == served, row
+            told = [values for event, values in audit.lines if event == "pin.change"]
+            held = mode == "block" and change != "removed"
+            item = name.encode().decode()
+            assert [(v["kind"], v["item"], v["change"], v["held"]) for v in told] == [(kind, item, change, held)], row
+            assert (bool(told[0].get("unseen")), "before" in told[0]) == (plain, change != "new"), row
+            assert ("after" in told[0]) == (change != "removed"), row
+            if held:
+                await refused(client, *asked_by(kind, name))
+                assert backend.asked_for(asked_by(kind, name)[0]) == [], row
+            others = backend.asked_for("tools/call")
+            await client.call("tools/call", {"name": "write", "arguments": {}})
+            assert len(backend.asked_for("tools/call")) == len(others) + 1, row
+
+
+@BOTH
+@ENDPOINTS
+async def test_what_an_accepted_template_becomes_is_read_though_the_template_is_another_one_now(
+    era: str, endpoint: str, autojump_clock: MockClock
+):
+    backend = alpha()
+    async with open_gateway(*with_pins(backend), groups=GROUPS) as gateway:
+        backend.lists["resources/templates/list"][0] |= {"description": "another"}
+        client = await client_of(era, gateway, endpoint)
+        assert (await client.call("resources/templates/list"))["resourceTemplates"] == []
+        template = located(endpoint, "test:///pub/{x}")
+        assert (await refused(client, "completion/complete", complete("ref/resource", uri=template))).code == -32602
+        assert await client.call("resources/read", {"uri": located(endpoint, "test:///pub/any")})
 
 
 @BOTH
