@@ -273,13 +273,15 @@ class Connection(TCPServer):
     # Writing and ending.
 
     async def write(self, data: bytes) -> None:
-        if not self._torn and (rest := self.write_now(data)):
+        if rest := self.write_now(data):
             await self._write_slowly(rest)
         if self._torn:
             self._scope.cancel()
 
     def write_now(self, data: bytes) -> memoryview | None:
         """What of it has to wait for the peer to read."""
+        if self._torn:
+            return None
         try:
             sent = os.write(self._tcp.socket.fileno(), data) if self._tls is None else 0
         except BlockingIOError:

@@ -4,8 +4,8 @@ It stands between hypercorn's connection (RawData, Closed, Updated) and hypercor
 speaks ASGI), as H11Protocol does, and differs in this: the parser is llhttp's; a request that is answered is whole, and
 what comes behind it waits unparsed and bounded, so that the end of the connection is still seen; head and body leave in
 one write; there is no upgrade but to WebSocket (`websocket`); a body that nobody read is dropped.
-`handle` never waits but for a `100 Continue` or an error to be written. A request that came whole goes to the app by
-WholeStream, which is shorter than HTTPStream.
+`handle` never waits but for a `100 Continue`, an error or a bare 202 to be written. A request that came whole goes to
+the app by WholeStream, which is shorter than HTTPStream, or is taken at once.
 """
 
 import time
