@@ -19,6 +19,7 @@ from typing import Any, Final, TypeAlias
 
 import trio
 
+from actors.protocol.trail import RequestLine
 from actors.runtime.boundary import Boundary, thread_boundary
 from actors.runtime.exits import Exit
 from gateway.audit.arguments import Told
@@ -270,7 +271,11 @@ class Journal:
                 self._changed.wait(min(left, OFTEN) if self._often else left)
             self._idle = False
         taken = [self._waiting.popleft() for _ in range(min(BATCH, len(self._waiting)))]
-        lines = [Line(event, at, self._chain.line(event, at, values)) for event, at, values in _put_together(taken)]
+        copied = bool(self._copies)
+        lines = [
+            Line(event, at, self._chain.line(event, at, values), _trace_of(values) if copied else None)
+            for event, at, values in _put_together(taken)
+        ]
         now = self._clock()
         lines += self._more(now)
         if self._lost and len(self._waiting) < QUEUE:
@@ -323,6 +328,14 @@ class Journal:
         for copy in self._copies:
             copy.put(lines)
         return True
+
+
+def _trace_of(values: Values) -> tuple[str, str] | None:
+    """As in `Line`."""
+    if isinstance(values, RequestLine):
+        return (values.trace_id, values.span_id) if values.trace_id else None
+    trace = values.get("trace_id")
+    return (trace, values.get("span_id", "")) if trace else None
 
 
 def _put_together(waiting: Sequence[_Waiting]) -> list[tuple[str, float, Values]]:

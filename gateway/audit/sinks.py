@@ -37,6 +37,8 @@ class Line(NamedTuple):
     event: str
     at: float
     raw: bytes
+    trace: tuple[str, str] | None = None
+    """The ids of the trace and the span that it is of."""
 
     @property
     def severity(self) -> str:
@@ -262,7 +264,7 @@ class OtlpSink:
 
     def _record(self, line: Line) -> dict[str, object]:
         number, text = _NUMBERS[line.severity]
-        traced = msgspec.json.decode(line.raw, type=_Traced)
+        trace = dict(zip(("traceId", "spanId"), line.trace or (), strict=False))
         return {
             "timeUnixNano": str(int(line.at * 1e9)),
             "observedTimeUnixNano": str(time.time_ns()),
@@ -270,19 +272,11 @@ class OtlpSink:
             "severityText": text,
             "eventName": line.event,
             "body": {"stringValue": line.raw.decode()},
-            **({"traceId": traced.trace_id} if traced.trace_id else {}),
-            **({"spanId": traced.span_id} if traced.span_id else {}),
+            **trace,  # in hex, other than bytes elsewhere in JSON of Protobuf
         }
 
     def close(self) -> None:
         """Nothing stays open."""
-
-
-class _Traced(msgspec.Struct):
-    """What of a line is a field of its record, in hex as OTLP's JSON has it."""
-
-    trace_id: str = ""
-    span_id: str = ""
 
 
 def _seconds(after: str) -> float:

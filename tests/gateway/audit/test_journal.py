@@ -18,6 +18,7 @@ import trio
 from google.protobuf.json_format import ParseDict
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 
+from actors.protocol.trail import RequestLine
 from gateway.audit import journal as module
 from gateway.audit.chain import Chain, signing_keys, verify
 from gateway.audit.journal import Journal
@@ -396,15 +397,20 @@ def test_a_collector_gets_log_records_and_is_asked_again_when_it_is_busy(collect
     assert (record["timeUnixNano"], record["severityText"], record["eventName"]) == ("1500000000", "WARN", "deny")
 
 
-def test_the_trace_of_a_line_is_that_of_its_log_record(collector):
+async def test_the_trace_of_a_line_is_that_of_its_log_record(collector):
     url, got, _ = collector
-    trace, span = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
-    lines = [Line("call", 0.0, json.dumps(of).encode()) for of in ({"trace_id": trace, "span_id": span}, {"item": "x"})]
-    OtlpSink(url, {}, {}).write(lines)
-    [resource] = json.loads(got[0][2])["resourceLogs"]
-    traced, plain = resource["scopeLogs"][0]["logRecords"]
-    assert (traced["traceId"], traced["spanId"]) == (trace, span)
-    assert not {"traceId", "spanId"} & set(plain)
+    ids = {"trace_id": "4bf92f3577b34da6a3ce929d0e0e4736", "span_id": "00f067aa0ba902b7"}
+    deep = json.loads("[" * 400 + "]" * 400)
+    journal = Journal(None, [OtlpSink(url, {}, {})], key=KEY)
+    journal.record("deny", **ids, args={"deep": deep})
+    journal.record_late("call", lambda: RequestLine(method="tools/call", outcome="answered", ms=1.0, **ids))
+    journal.record("connect", outcome="connected")
+    await journal.aclose(PATIENCE)
+    posted = [json.loads(body)["resourceLogs"][0] for _, _, body in got]
+    records = {one["eventName"]: one for posts in posted for one in posts["scopeLogs"][0]["logRecords"]}
+    for event in ("deny", "call"):
+        assert (records[event]["traceId"], records[event]["spanId"]) == tuple(ids.values())
+    assert not {"traceId", "spanId"} & set(records["connect"])
 
 
 @pytest.mark.parametrize(
