@@ -171,6 +171,12 @@ def _inner(function: Function) -> Function:
     return unwrapped
 
 
+def is_plain(function: Function) -> bool:
+    """Whether it is surely a function that is not async: what else can be called may return something to wait for."""
+    inner = _inner(function)
+    return (inspect.isfunction(inner) or inspect.ismethod(inner)) and not inspect.iscoroutinefunction(inner)
+
+
 def _is_async(function: Function) -> bool:
     inner = _inner(function)
     return inspect.iscoroutinefunction(inner) or inspect.iscoroutinefunction(getattr(type(inner), "__call__", None))  # noqa: B004

@@ -10,6 +10,7 @@ import trio
 
 from gateway.native.context import Context
 from gateway.native.definitions import PromptDefinition, ResourceInfo, TemplateInfo, ToolDefinition
+from gateway.native.functions import is_plain
 
 if TYPE_CHECKING:
     from gateway.native.session import Session
@@ -68,11 +69,17 @@ def checked_scheme(scheme: str) -> str:
     return scheme.lower()
 
 
-def require(given: Any, *methods: str) -> None:
-    """TypeError for an object that lacks one of these methods."""
-    for name in methods:
-        if not callable(getattr(given, name, None)):
+def require(given: Any, *methods: str, perhaps: Sequence[str] = ()) -> None:
+    """TypeError for an object that lacks one of these async methods, or has one of them, or of those that it may have
+    `perhaps`, as a plain function: that would hold up everybody while it works."""
+    for name in (*methods, *perhaps):
+        method = getattr(given, name, None)
+        if method is None and name in perhaps:
+            continue
+        if not callable(method):
             raise TypeError(f"{given!r} has no method {name!r}")
+        if is_plain(method):
+            raise TypeError(f"{given!r}: its {name!r} must be async, a function that returns once: `async def {name}`")
 
 
 async def templates_of(provider: ResourceProvider) -> Sequence[TemplateInfo]:

@@ -283,7 +283,7 @@ class Server:
         them, `async subscribe(uri)`, `async unsubscribe(uri)` and `templates()`. What is registered by its own URI or
         template goes before. One that takes the place of another is told of what is subscribed to. TypeError and
         ValueError say what it lacks."""
-        require(provider, "list", "read")
+        require(provider, "list", "read", perhaps=("subscribe", "unsubscribe"))
         self._add("resources", self.providers, checked_scheme(scheme), provider)
         for session in self._sessions:
             session.provided(scheme.lower())

@@ -42,6 +42,9 @@ class Tool:
             if self.output and not value.is_error:
                 self.output.check(value.structured)
             return _tool_result(value, version)
+        if self.output and _are_contents(value):
+            blocks = [entry if isinstance(entry, str) else content.block(entry, version) for entry in value]
+            return _tool_result(ToolResult(value, self.output.dump(blocks)), version)
         if self.output:
             structured = self.output.dump(value)
             return _tool_result(ToolResult([content.to_json(structured).decode()], structured), version)
@@ -113,6 +116,15 @@ def _tool_result(result: ToolResult, version: str) -> dict[str, Any]:
         "isError": result.is_error,
     }
     return fit("tool_result", value, version)
+
+
+def _are_contents(value: Any) -> bool:
+    """Whether it is a list of contents, and not of texts alone, which are values too."""
+    return (
+        isinstance(value, (list, tuple))
+        and all(isinstance(entry, (str, *content.CONTENT_TYPES)) for entry in value)
+        and not all(isinstance(entry, str) for entry in value)
+    )
 
 
 def _contents(value: Any) -> Sequence[Content | str]:

@@ -1,5 +1,6 @@
 """Tools, prompts and resources as objects, which come and go while the server runs."""
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -269,6 +270,43 @@ async def test_two_that_subscribe_at_a_time_have_each_its_own_outcome(
     assert shop.told == [("subscribe", "shop://a")]
     server.updated("shop://a")
     assert ("notifications/resources/updated", {"uri": "shop://a"}, None) in client.notes
+
+
+@pytest.mark.parametrize("method", ["list", "read", "subscribe", "unsubscribe"])
+async def test_a_provider_whose_methods_are_not_async_is_refused(method: str) -> None:
+    provider = Shop("a")
+    setattr(provider, method, lambda _: None)
+    with pytest.raises(TypeError, match=f"its '{method}' must be async"):
+        Server("t").provide("archive", provider)
+
+
+async def test_executors_and_templates_whose_method_is_not_async_are_refused() -> None:
+    class Plain(Adder):
+        def execute(self, arguments: dict[str, Any], ctx: Context) -> Any:  # type: ignore[override]
+            return 1
+
+    class Endless(Greeter):
+        async def get(self, arguments: dict[str, Any], ctx: Context) -> Any:
+            yield 1
+
+    with pytest.raises(TypeError, match="its 'execute' must be async"):
+        Server("t").add_tool(Plain())
+    with pytest.raises(TypeError, match="its 'get' must be async, a function that returns once"):
+        Server("t").add_prompt(Endless())
+
+
+async def test_a_method_may_be_anything_that_gives_something_to_wait_for(connect: Any) -> None:
+    class Traced:
+        def __call__(self, *given: Any) -> Any:
+            return Adder().execute(*given)
+
+    server = Server("t")
+    for name, method in (("object", Traced()), ("partial", functools.partial(Adder().execute))):
+        adder = Adder()
+        adder.definition = ToolDefinition(name)  # type: ignore[misc]
+        adder.execute = method  # type: ignore[method-assign]
+        server.add_tool(adder)
+        assert await (await connect(server)).text(name, a=1, b=2) == '{"sum":3}'
 
 
 async def test_objects_that_lack_something_are_refused() -> None:

@@ -119,6 +119,32 @@ async def test_an_object_is_structured_output_as_it_is_and_repeated_as_text(conn
     assert result["content"] == [{"type": "text", "text": '{"total":3,"terms":[1,2]}'}]
 
 
+@pytest.mark.parametrize("returns", [list[Any], list, tuple[Any, ...]])
+async def test_contents_behind_an_annotation_that_takes_anything_are_contents_too(connect: Any, returns: Any) -> None:
+    server = Server("t")
+
+    async def shots() -> Any:
+        return ["one", Image(b"\x89PNG")]
+
+    shots.__annotations__["return"] = returns
+    server.tool(shots)
+    image = {"type": "image", "data": "iVBORw==", "mimeType": "image/png"}
+    result = await (await connect(server)).call("shots")
+    assert result["content"] == [{"type": "text", "text": "one"}, image]
+    assert result["structuredContent"] == {"result": ["one", image]}
+
+
+async def test_contents_in_the_place_of_other_values_are_what_the_return_type_excludes(connect: Any) -> None:
+    server = Server("t")
+
+    @server.tool
+    async def numbers() -> list[int]:
+        return [Image(b"\x89PNG")]  # type: ignore[list-item]
+
+    result = await (await connect(server)).call("numbers")
+    assert result["isError"]
+
+
 async def test_any_other_value_is_structured_as_result(connect: Any) -> None:
     server = Server("t")
 
