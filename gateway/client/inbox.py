@@ -9,6 +9,8 @@ from gateway.client.transport import Received
 
 ROOM: Final = 16 * 1024 * 1024
 """Bytes of messages that may wait: beyond that no stream is read on."""
+BURST: Final = 16 * ROOM
+"""Bytes that may wait of what has no stream to stop: of a server in this process."""
 EACH: Final = 256
 """Bytes that a message counts beside its own."""
 MESSAGES: Final = 100_000
@@ -24,6 +26,11 @@ class Inbox:
         self._held = 0
         self._taken = trio.lowlevel.ParkingLot()
         self._closed = False
+
+    @property
+    def overflows(self) -> bool:
+        """Whether more waits than whoever cannot stop what is sent may let wait: then the connection ends."""
+        return self._closed or self._held >= BURST
 
     def put(self, received: Received) -> None:
         """Never waits. Where nothing is received any more, nothing happens."""

@@ -10,10 +10,12 @@ from actors.protocol.messages import RequestId
 from actors.protocol.table import Limits
 from actors.runtime.boundary import boundary
 from gateway.client.errors import ConnectionLostError, not_resumable
+from gateway.client.inbox import Inbox
 from gateway.client.transport import Received
 from gateway.wire.inproc import NativeServer
 
 ENDED: Final = "the server has ended the session"
+FLOODED: Final = "more came from the server than was taken"
 
 _LOG: Final = logging.getLogger("stagedoor.client")
 
@@ -25,7 +27,8 @@ class MemoryTransport:
     last_event_id = None
 
     def __init__(self, server: NativeServer, nursery: trio.Nursery, *, message_bytes: int = Limits().message_bytes):
-        self._sender, self._inbox = trio.open_memory_channel[Received](1_000_000)
+        self._inbox = Inbox()
+        self._flooded = False
         self._session = server.connect(self._said, self._crashed, message_bytes)
         nursery.start_soon(self._run)
 
@@ -38,7 +41,7 @@ class MemoryTransport:
         try:
             return await self._inbox.receive()
         except trio.EndOfChannel:
-            raise ConnectionLostError(ENDED) from None
+            raise ConnectionLostError(FLOODED if self._flooded else ENDED) from None
 
     async def close(self) -> None:
         await trio.lowlevel.checkpoint()
@@ -49,16 +52,17 @@ class MemoryTransport:
         raise not_resumable("a session in memory")
 
     def _said(self, frame: bytes, related: RequestId | None) -> None:
-        try:
-            self._sender.send_nowait(frame)
-        except (trio.BrokenResourceError, trio.ClosedResourceError, trio.WouldBlock):
+        self._inbox.put(frame)
+        if self._inbox.overflows:
+            self._flooded = True
+            self._inbox.close()
             self._session.close()
 
     async def _run(self) -> None:
         outcome = await boundary(self._session.run)
         if outcome.error is not None:
             _LOG.error("a session in memory crashed", exc_info=outcome.error)
-        self._sender.close()
+        self._inbox.close()
 
     @staticmethod
     def _crashed(method: str, error: BaseException) -> None:

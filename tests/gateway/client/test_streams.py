@@ -16,7 +16,7 @@ from actors.ports import SessionLost
 from gateway.client import ClientError, ConnectionLostError, RequestFailedError, inbox, sse_2024, streamable_http
 from gateway.client.memory import MemoryTransport
 from gateway.client.streamable_http import HttpTransport
-from stagedoor import open_client
+from stagedoor import Context, Server, open_client
 from tests.gateway.client import shop
 from tests.support.patience import PATIENCE
 
@@ -74,6 +74,41 @@ async def test_where_nothing_has_a_number_nothing_can_be_asked_for(nursery: trio
         await transport.resume_from("7")
     await transport.close()
     assert refused.value.reason == "not_resumed"
+
+
+@pytest.mark.parametrize(("bound", "value"), [("MESSAGES", 5), ("BURST", 2000)])
+async def test_a_server_in_this_process_that_floods_who_does_not_read_ends_its_session(
+    nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch, bound: str, value: int
+) -> None:
+    monkeypatch.setattr(inbox, bound, value)
+    server = Server("loud")
+
+    @server.tool
+    async def flood(ctx: Context) -> None:
+        for step in range(1000):
+            await ctx.progress(step)
+
+    params = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
+    call = {"name": "flood", "arguments": {}, "_meta": {"progressToken": 1}}
+    transport = MemoryTransport(server, nursery)
+    for said in (
+        {"id": 0, "method": "initialize", "params": params},
+        {"method": "notifications/initialized"},
+        {"id": 1, "method": "tools/call", "params": call},
+    ):
+        await transport.send(json.dumps({"jsonrpc": "2.0", **said}).encode())
+    await trio.testing.wait_all_tasks_blocked()
+    kept: list[Any] = []
+
+    async def take() -> None:
+        while True:
+            kept.append(await transport.receive())
+
+    with pytest.raises(ConnectionLostError, match="more came from the server than was taken"):
+        await take()
+    assert 0 < len(kept) < 12
+    with pytest.raises(ConnectionLostError):
+        await transport.send(b'{"jsonrpc": "2.0", "id": 2, "method": "ping"}')
 
 
 async def test_an_event_that_is_too_large_is_not_asked_for_again_and_again() -> None:
