@@ -15,6 +15,7 @@ from typing import Any, Final, Literal, NamedTuple
 import msgspec
 from msgspec import Raw
 
+from actors.protocol import uris
 from actors.protocol.aggregate import item_name
 from actors.protocol.definitions import Definitions
 from actors.protocol.globs import template
@@ -98,7 +99,7 @@ class Pins:
                 self._pinned[kind][item_name(item, NAMED_BY[kind]) or ""] = pin(kind, item)
         said = definitions.introduction if definitions is not None else None
         self.instructions = said.instructions if said is not None else None
-        self._templates = tuple(template(name) for name in self._pinned["template"])
+        self._templates = tuple(template(uris.template(name)) for name in self._pinned["template"])
         self._skeletons = {skeleton(name): name for kind in ("tool", "prompt") for name in self._pinned[kind]}
         self._told: dict[tuple[str, ...], None] = {}
         self._lists: list[tuple[tuple[Kind, bool], tuple[Raw, ...], Judged]] = []
@@ -229,7 +230,9 @@ class Pins:
 
 def _stands_for(kind: Kind, listed: str, uri: str | None) -> bool:
     """Whether a resource or a template may be what a URI names; one that can't be read may be anything."""
-    return uri is None or (template(listed).matches(uri) if kind == "template" else normalized(listed) == uri)
+    if kind == "template":
+        return uri is None or template(uris.template(listed)).matches(uri)
+    return uri is None or normalized(listed) == uri
 
 
 def pin(kind: Kind, item: Raw) -> Pin:

@@ -16,7 +16,7 @@ from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias
 
 from msgspec import Struct
 
-from actors.protocol import limiting
+from actors.protocol import limiting, uris
 from actors.protocol.globs import Glob, covers, glob, meets, template
 from actors.protocol.limiting import Due, Limit
 from actors.protocol.rights import STATIC, Rights
@@ -101,6 +101,7 @@ def item(text: str) -> Item:
     if kind == "resource":
         scheme, mark, after = name.partition(":")
         name = f"{scheme.lower()}{mark}{after}"
+        return Item(kind, glob(backend), Glob(name, glob(uris.pattern(name)).tokens))
     return Item(kind, glob(backend), glob(name))
 
 
@@ -379,7 +380,7 @@ class Standing:
 
     def _decide(self, kind: Kind, backend: str, name: str, asked: Asked) -> Decision:
         if kind == "template":
-            return self._template("resource", backend, template(name))
+            return self._template("resource", backend, template(uris.template(name)))
         if kind == "resource":
             read = normalized(name)
             if read is None:

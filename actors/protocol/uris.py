@@ -11,6 +11,14 @@ _UNSAFE: Final = re.compile(r"[\x00-\x1f\x7f\\]")
 _PARTS: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*:)?(//[^/?#]*)?([^?#]*)([?#].*)?", re.DOTALL)
 """Scheme, host, path, and the rest (RFC 3986, appendix B)."""
 _WEB: Final = frozenset({"http:", "https:", "ws:", "wss:"})
+_LITERAL_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+_GLOB: Final = re.compile(r"\*|\[[^\]]*\]|%(?:2a|3f|5b)", re.IGNORECASE)
+_SPECIAL: Final = {"%2A": "[*]", "%3F": "[?]", "%5B": "[[]"}
+"""Codes of characters that mean something in a pattern, as patterns of these characters."""
+_EXPRESSION: Final = re.compile(r"\{[^{}]*\}")
+_MARK: Final = 0xE000
+"""What is no text yet stands as a character of private use, from this one on, while the rest is read."""
+_MARKS_MAX: Final = 256
 _BETWEEN: Final = re.compile(r"[/?&=#;:]")
 
 
@@ -29,6 +37,33 @@ def normalized(uri: str) -> str | None:
     scheme = scheme.lower()
     host = host.lower() if scheme in _WEB else host  # of other schemes it may be a name like any other
     return unquote(f"{scheme}{host}{_path(path)}{rest}", errors="surrogateescape")
+
+
+def pattern(text: str) -> str:
+    """A pattern of URIs in the form of what it is matched against: one that is written as its server lists them, with
+    codes or a host in capitals, would match nothing, and deny nothing. (One whose scheme is open is taken as it is.)"""
+    return _form(text, _GLOB) if _LITERAL_SCHEME.match(text) else text
+
+
+def template(text: str) -> str:
+    """The same for what a template's URIs have in common."""
+    return _form(text, _EXPRESSION) if _LITERAL_SCHEME.match(text) else text
+
+
+def _form(text: str, unknown: re.Pattern[str]) -> str:
+    marks: list[str] = []
+
+    def mark(found: re.Match[str]) -> str:
+        marks.append(_SPECIAL.get(found[0].upper(), found[0]))
+        return chr(_MARK + len(marks) - 1)
+
+    marked = unknown.sub(mark, text)
+    if len(marks) > _MARKS_MAX or any(_MARK <= ord(character) <= 0xF8FF for character in text):
+        return text
+    read = normalized(marked)
+    if read is None:
+        return text
+    return "".join(marks[ord(one) - _MARK] if _MARK <= ord(one) < _MARK + len(marks) else one for one in read)
 
 
 def _path(path: str) -> str:

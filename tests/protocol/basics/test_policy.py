@@ -253,3 +253,53 @@ def test_an_item_names_a_server_and_something_of_it(text: str):
 def test_an_item_of_a_server_called_prompt_is_a_tool():
     assert item("prompt:x").kind == "tool"
     assert str(item("resource:f:FILE:///a")) == "resource:f:file:///a"
+
+
+AS_THEY_ARE_WRITTEN = [
+    ("https://Example.com/priv/*", "https://Example.com/priv/a"),
+    ("https://Example.com/priv/*", "HTTPS://example.COM/priv/a"),
+    ("https://*.Corp.example/*", "https://a.corp.example/x"),
+    ("file:///my%20docs/*", "file:///my%20docs/a"),
+    ("file:///my docs/*", "file:///my%20docs/a"),
+    ("file:///%70riv/*", "file:///priv/a"),
+    ("file:///caf%C3%A9/*", "file:///café/a"),
+    ("file:///%FF*", "file:///%FFa"),
+    ("file:///a//b/*", "file:///a//b/c"),
+    ("file:///a/./b", "file:///a/b"),
+    ("file:///[a-c]x//y", "file:///bx/y"),
+    ("file:///a%2A", "file:///a%2A"),
+    ("file:///a%5Bb%5D?", "file:///a%5bb%5dz"),
+    ("https://h.test/p?x=//1", "https://h.test/p?x=//1"),
+    ("H*://x/*", "http://x/y"),
+    ("*://x/*", "http://x/y"),
+    ("*//x/*", "http://x//y"),
+    ("*", "http://x/y"),
+]
+
+
+@pytest.mark.parametrize(("written", "uri"), AS_THEY_ARE_WRITTEN)
+def test_an_item_for_resources_matches_what_is_written_as_it_is(written: str, uri: str) -> None:
+    denied = Policy([rule(allow=["resource:*:*"]), rule("policy[1]", deny=[f"resource:s:{written}"])])
+    allowed = Policy([rule(allow=[f"resource:s:{written}"])])
+    for policy, outcome in ((denied, "deny"), (allowed, "allow")):
+        decision = policy.standing("ann", NOBODY).decide("resource", "s", uri)
+        assert (decision.outcome, written.lower() in decision.rule.lower()) == (outcome, True)
+
+
+def test_what_a_code_stands_for_is_no_pattern() -> None:
+    policy = Policy([rule(allow=["resource:s:file:///a%2A", "resource:s:file:///%5Ba-z%5D"])])
+    assert [outcome(policy, NOBODY, f"resource:s:{uri}") for uri in ("file:///a*", "file:///abc", "file:///b")] == [
+        "allow",
+        "deny",
+        "deny",
+    ]
+
+
+@pytest.mark.parametrize("listed", ["https://Example.com/priv/{x}", "https://example.com/%70riv//{x}"])
+def test_a_template_is_hidden_with_all_that_it_can_become(listed: str) -> None:
+    policy = Policy([rule(allow=["resource:*:*"]), rule("policy[1]", deny=["resource:s:https://example.com/priv/*"])])
+    judge = policy.standing("ann", NOBODY).decide
+    assert (
+        judge("template", "s", listed).outcome == judge("resource", "s", listed.replace("{x}", "a")).outcome == "deny"
+    )
+    assert judge("template", "s", "https://Example.com/{x}").outcome == "allow"
