@@ -3,15 +3,13 @@ and does it in a child, with the arguments, the pipes and what the suite says in
 Starting Python, the SDK and a gateway for each scenario takes longer than all that a suite does with them."""
 
 import gc
-import json
 import os
 import signal
 import socket
 import sys
-from pathlib import Path
 
 
-def forks(path: Path, places: int) -> list[str]:
+def forks(path: str, places: int) -> list[str]:
     """Forks for whoever connects, `places` at a time; returns in each child, with its arguments."""
     gc.freeze()  # what there is stays: no child looks through it, which would copy it
     gc.set_threshold(10_000)  # and none lives long
@@ -35,17 +33,25 @@ def forks(path: Path, places: int) -> list[str]:
         os.dup2(pipe, number)
         os.close(pipe)
     connection.detach()  # ends with this process, which tells the one that waits
-    arguments, around = json.loads(told)
-    os.environ.update(around)
-    return list(arguments)
+    arguments, around = (part.split("\0") for part in told.decode().split("\0\0"))
+    os.environ.update(variable.split("=", 1) for variable in around if variable)
+    return arguments
+
+
+def over() -> None:
+    """Ends a child. Python would first take apart all that is imported, and copy it for that."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
 
 
 def forked(path: str, arguments: list[str]) -> None:
     """Has it done, and returns when the child has ended."""
-    around = {name: value for name, value in os.environ.items() if name.startswith("MCP_")}
+    around = (f"{name}={value}" for name, value in os.environ.items() if name.startswith("MCP_"))
+    told = "\0\0".join(("\0".join(arguments), "\0".join(around)))
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(path)
-        socket.send_fds(connection, [json.dumps([arguments, around]).encode()], [0, 1, 2])
+        socket.send_fds(connection, [told.encode()], [0, 1, 2])
         connection.recv(1)
 
 

@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from actors.machines.upstream import era
 from tests.conformance import auth_client
 from tests.conformance.client import ASKED, SCENARIOS
-from tests.conformance.forking import forks
+from tests.conformance.forking import forks, over
 from tests.conformance.serving import NEEDED, serving
 from tests.support.patience import PATIENCE
 
@@ -68,4 +68,5 @@ if __name__ == "__main__":
     era.SILENCE = PATIENCE  # type: ignore[misc]  # a busy machine is not a server of the older era
     for module in (*NEEDED, *CLIENTS):
         import_module(module)
-    main(forks(Path(sys.argv[1]), PLACES)[-1])
+    main(forks(sys.argv[1], PLACES)[-1])
+    over()

@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from actors.machines.upstream import era
 from gateway.client import Client, McpError
 from stagedoor import open_client
-from tests.conformance.forking import forks
+from tests.conformance.forking import forks, over
 from tests.support.patience import PATIENCE
 
 NEEDED = ("gateway.app",)
@@ -99,6 +99,7 @@ if __name__ == "__main__":
     era.SILENCE = PATIENCE  # type: ignore[misc]  # a busy machine is not a server of the older era
     for module in NEEDED:
         import_module(module)
-    place = forks(Path(sys.argv[1]), PLACES)[-1]
+    place = forks(sys.argv[1], PLACES)[-1]
     if os.environ["MCP_CONFORMANCE_SCENARIO"] in SCENARIOS:
         trio.run(main, place, os.environ["MCP_CONFORMANCE_SCENARIO"], os.environ["MCP_CONFORMANCE_PROTOCOL_VERSION"])
+    over()

@@ -53,6 +53,8 @@ def main(path: str, program: str, *arguments: str) -> None:
     sys.argv += more
     runpy.run_path(program, run_name="__main__")
     sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)  # Python would first take apart all that is imported, and copy it for that
 
 
 if __name__ == "__main__":
