@@ -13,12 +13,14 @@ import trio
 
 from actors.ports import Asker, Principal, Rights
 from actors.protocol.table import Limits
+from gateway.http.access import Recorded
 from gateway.http.app import McpApp
 from gateway.http.authorization import Authorization, Resource
 from gateway.http.config import ServeConfig
 from gateway.http.security import NOBODY, Security
 from gateway.http.serve import Connections, serve
 from gateway.http.sockets import open_unix_listener
+from gateway.observability.access import Access
 from tests.gateway.http.conftest import RecordingLog
 from tests.support.patience import PATIENCE
 
@@ -223,3 +225,14 @@ async def test_a_token_counts_in_the_short_way_if_nobody_has_to_be_asked(make_ap
     revoking.all = True
     assert not taken(authorization="Bearer ci-token")
     assert not taken(authorization="Bearer remembered")
+
+
+async def test_the_access_log_has_what_was_taken_and_nothing_else():
+    written: list[Access] = []
+    recorded = Recorded(Taking(), written.append, lambda session: session)
+    scope = asked(user_agent="a client")
+    assert recorded.at_once(scope, b"now")
+    assert not recorded.at_once(scope, b"later")
+    assert [(one.method, one.path, one.status, one.agent) for one in written] == [
+        ("POST", "/messages", 202, "a client")
+    ]
