@@ -275,6 +275,16 @@ async def test_a_good_token_is_told_of_once_for_each_address_and_never_itself(au
     assert "ci-token" not in json.dumps(trail.lines)
 
 
+async def test_a_token_that_gives_something_else_than_before_is_told_of_again(
+    audited: Any, trail: Trail, verifier: FakeVerifier
+) -> None:
+    """As one may by introspection, whose issuer is asked again; another value that says the same is no other."""
+    for scopes in (("mcp",), ("mcp", "tools"), ("tools", "mcp")):
+        verifier.remembers["opaque"] = Asker(Principal("ann"), Rights(ISSUER, "ann", scopes=frozenset(scopes)))
+        await asked(audited, "Bearer opaque")
+    assert [line["event"] for line in trail.lines] == ["authn.ok", "authn.ok"]
+
+
 async def test_the_era_is_told_as_far_as_it_is_seen_before_a_message_is_read(audited: Any, trail: Trail) -> None:
     for path, version in (("/mcp", "2025-11-25"), ("/mcp", "2026-07-28"), ("/mcp", "1999-01-01"), ("/messages", "")):
         await asked(audited, "Bearer made-up", path=path, version=version)
