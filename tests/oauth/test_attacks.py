@@ -17,6 +17,7 @@ import trio
 
 from tests.oauth.test_user_accounts import TOKENS, URL_MODE, Browser, configured, flow_of, user_of
 from tests.support.authorized import Running, open_authorized
+from tests.support.modern_rules import CLIENT
 from tests.support.modern_wire import ModernWire
 from tests.support.oauth import Asked, Granted, open_oauth_world
 from tests.support.patience import PATIENCE
@@ -352,7 +353,7 @@ async def asked_by_a_script(gateway: Running, era: str) -> str:
     if era == "modern":
         modern = gateway.modern(token=TOKENS["ann"], capabilities=URL_MODE)
         message = modern.request_message("tools/call", {"name": "a__whoami", "arguments": {}})
-        message["params"]["_meta"]["io.modelcontextprotocol/clientInfo"]["name"] = SCRIPT
+        message["params"]["_meta"] |= {CLIENT: {"name": SCRIPT, "version": "1"}}
         body = json.loads(await modern.post(message).whole())
         found: str = next(iter(body["result"]["inputRequests"].values()))["params"]["url"]
         return found
