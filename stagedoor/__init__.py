@@ -3,49 +3,48 @@ client of MCP servers. What is not used is not imported."""
 
 from typing import TYPE_CHECKING, Any
 
-from gateway.native import (
-    Audio,
-    Caller,
-    Client,
-    ClientRefusedError,
-    ClientTimeoutError,
-    ClientUnableError,
-    Content,
-    Context,
-    Elicited,
-    Embedded,
-    Image,
-    InternalError,
-    InvalidParamsError,
-    InvalidRequestError,
-    Link,
-    Message,
-    MethodNotFoundError,
-    NotFoundError,
-    ParseError,
-    PromptDefinition,
-    PromptNotFoundError,
-    Request,
-    ResourceInfo,
-    Response,
-    Root,
-    RpcError,
-    Sample,
-    Server,
-    TemplateInfo,
-    Text,
-    ToolDefinition,
-    ToolError,
-    ToolResult,
-    UrlElicitation,
-    UrlRequiredError,
-    assistant,
-    error_of,
-    user,
-)
-
 if TYPE_CHECKING:
     from gateway.client import open_client
+    from gateway.native import (
+        Audio,
+        Caller,
+        Client,
+        ClientRefusedError,
+        ClientTimeoutError,
+        ClientUnableError,
+        Content,
+        Context,
+        Elicited,
+        Embedded,
+        Image,
+        InternalError,
+        InvalidParamsError,
+        InvalidRequestError,
+        Link,
+        Message,
+        MethodNotFoundError,
+        NotFoundError,
+        ParseError,
+        PromptDefinition,
+        PromptNotFoundError,
+        Request,
+        ResourceInfo,
+        Response,
+        Root,
+        RpcError,
+        Sample,
+        Server,
+        TemplateInfo,
+        Text,
+        ToolDefinition,
+        ToolError,
+        ToolResult,
+        UrlElicitation,
+        UrlRequiredError,
+        assistant,
+        error_of,
+        user,
+    )
 
 __all__ = [
     "Audio",
@@ -95,4 +94,8 @@ def __getattr__(name: str) -> Any:
         from stagedoor import opening
 
         return opening.open_client
+    if name in __all__:
+        from gateway import native
+
+        return getattr(native, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

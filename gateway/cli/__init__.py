@@ -2,17 +2,19 @@
 
 import gc
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from gateway.cli.client import Parts
-from gateway.observability.logging import configure
 from gateway.version import VERSION
 
+if TYPE_CHECKING:
+    from gateway.cli.client import Parts
 
-def composed() -> Parts:
+
+def composed() -> "Parts":
     """The parts as composition makes them."""
+    from gateway.cli.client import Parts
 
     def late(name: str, module: str = "gateway.app") -> Any:
         """Imported when it is called, so that `--help` and `check` are quick, and `stdio` takes what it needs alone."""
@@ -84,8 +86,10 @@ def cli(context: click.Context) -> None:
 def main() -> None:
     """The entry point of the command line."""
     gc.disable()  # nothing of what a start makes is garbage; who serves collects again
+    from gateway.observability.logging import configure  # as all but click: once nothing is collected any more
+
     configure("error", "console")  # `serve` sets logging up again, as its configuration says
     cli(prog_name="stagedoor")
 
 
-__all__ = ["Parts", "cli", "composed", "main"]
+__all__ = ["cli", "composed", "main"]

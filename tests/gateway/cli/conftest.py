@@ -8,8 +8,8 @@ import pytest
 import trio
 from click.testing import CliRunner, Result
 
-from gateway.cli import Parts, cli
-from gateway.cli.client import ClientFailedError, Target
+from gateway.cli import cli
+from gateway.cli.client import ClientFailedError, Parts, Target
 from gateway.config import Settings
 
 

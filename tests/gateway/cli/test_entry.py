@@ -56,3 +56,9 @@ def test_garbage_is_collected_while_it_serves(words: tuple[str, ...]) -> None:
     command = [sys.executable, "-c", code, *words]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert (done.returncode, done.stderr) == (0, "True\n")
+
+
+def test_nothing_large_is_imported_before_garbage_is_left_alone() -> None:
+    look = "import sys, gateway.cli, stagedoor; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, timeout=PATIENCE, check=True)
+    assert not {"trio", "pydantic", "msgspec", "gateway.native", "gateway.config"} & set(done.stdout.split())
