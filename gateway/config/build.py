@@ -282,7 +282,7 @@ class Builder:
         for name in auth.authorize_parameters:
             if _OWN_PARAMETERS.fullmatch(name) or not name.strip():
                 self._add((*path, "authorizeParameters", name), "is not for others to say")
-        if auth.omit_resource and auth.mode == "exchange" and auth.audience is None:
+        if auth.omit_resource and auth.mode == "exchange" and not auth.audience:
             self._add((*path, "audience"), "is missing: nothing else says what the token is for")
         if auth.assertion_audience != "issuer" and auth.private_key is None:
             self._add((*path, "assertionAudience"), "has no meaning without `privateKey`")

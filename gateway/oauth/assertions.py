@@ -5,12 +5,13 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 import jwt
+from jwt.algorithms import UnsupportedAlgorithm  # type: ignore[attr-defined]  # of the library that reads keys for it
 
 LIVES: Final = 120
 """Seconds that an assertion is good for."""
 TYPE: Final = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
-_WRONG: Final = (jwt.PyJWTError, ValueError, TypeError, AttributeError, NotImplementedError)
-"""What comes of a key that can't sign: it is none, of another kind, encrypted, or a public one."""
+_WRONG: Final = (jwt.PyJWTError, UnsupportedAlgorithm, ValueError, TypeError, AttributeError, NotImplementedError)
+"""What comes of a key that can't sign: it is none, of another kind, on an unknown curve, encrypted, or a public one."""
 
 
 def assertion(client_id: str, key: str, algorithm: str, audience: str, now: float) -> str:

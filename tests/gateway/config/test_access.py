@@ -169,6 +169,9 @@ def pem(key: Any, form: Any = serialization.PrivateFormat.PKCS8, password: bytes
 KEY = ec.generate_private_key(ec.SECP256R1())
 PUBLIC_KEY = KEY.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
 
+SM2 = "MEECAQAwEwYHKoZIzj0CAQYIKoEcz1UBgi0EJzAlAgEBBCAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAQ=="  # its number is 1
+UNKNOWN_CURVE = f"-----BEGIN PRIVATE KEY-----\n{SM2}\n-----END PRIVATE KEY-----\n"
+
 
 @pytest.mark.parametrize(
     ("key", "algorithm"),
@@ -178,6 +181,7 @@ PUBLIC_KEY = KEY.public_key().public_bytes(serialization.Encoding.PEM, serializa
         ("\0", None),
         ("/run/secrets/key.pem", None),
         (PUBLIC_KEY.decode(), None),
+        (UNKNOWN_CURVE, None),
         (pem(KEY, password=b"x"), None),
         (pem(KEY), "ES384"),
         (pem(KEY), "RS256"),
@@ -279,8 +283,11 @@ def test_what_has_no_meaning_for_how_a_server_is_authorized_is_refused(
     assert found.field == f"mcpServers.tracker.auth.{field}"
 
 
-def test_what_is_exchanged_for_no_resource_needs_an_audience(problem: Callable[..., Problem]) -> None:
-    auth = {"mode": "exchange", **SECRET, "omitResource": True}
+@pytest.mark.parametrize("audience", [None, ""])
+def test_what_is_exchanged_for_no_resource_needs_an_audience(
+    problem: Callable[..., Problem], audience: str | None
+) -> None:
+    auth = {"mode": "exchange", **SECRET, "omitResource": True, "audience": audience}
     found = problem(config({"issuers": [ISSUER]}, {"tracker": {"url": "https://tracker.test/mcp", "auth": auth}}))
     assert (found.field, "what the token is for" in found.message) == ("mcpServers.tracker.auth.audience", True)
 
