@@ -19,8 +19,9 @@ in_one_piece() { "$1" -c 'import ensurepip, sys; sys.exit("libpython" in open("/
 find_python() {
   local name fits
   local names=(python3 /usr/bin/python3 python3.14 python3.13 python3.12 python3.11)
+  [ -z "${PYTHON:-}" ] || names=("$PYTHON")
   for fits in in_one_piece true; do
-    for name in ${PYTHON:-"${names[@]}"}; do
+    for name in "${names[@]}"; do
       if command -v "$name" >/dev/null && new_enough "$name" && "$fits" "$name"; then
         echo "$name"
         return
@@ -28,7 +29,7 @@ find_python() {
     done
   done
   echo "Stagedoor needs Python 3.11 or newer, as python3 on PATH or by PYTHON=/path/to/python3;" \
-    "found: $(python3 --version 2>&1 || echo none)" >&2
+    "found: $("${names[0]}" --version 2>/dev/null || echo none)" >&2
   return 1
 }
 
