@@ -192,12 +192,17 @@ class Http1Protocol(H11Protocol):
             self._refused(status, str(self.client[0]) if self.client else "", begun)
             headers, body = _last_words(status, reason)
             await self.wire.write(encode_head(status, [*headers, (b"date", _date())]) + body)
-        await self.wire.finish()
+        await self._finish()
 
     async def _advance(self) -> None:
         """Takes the decoder's events as far as the request that is to be answered next."""
-        while self.phase is not Phase.WORK and (event := self.decoder.next_event()) is not None:
-            if isinstance(event, Head):
+        while self.phase is not Phase.WORK:
+            event = self.decoder.next_event()
+            if event is None:
+                if not self._held:
+                    break
+                self._take_held()
+            elif isinstance(event, Head):
                 await self._begin(event)
             elif isinstance(event, bytes):
                 self._unread -= len(event)
@@ -210,6 +215,22 @@ class Http1Protocol(H11Protocol):
                 return
         if self.phase is not Phase.WORK:
             self._enter(self._awaited())
+
+    def _take_held(self) -> None:
+        """What came meanwhile is parsed when all before it was answered: else its events would have no bound."""
+        data = bytes(self._held)
+        self._make_room()
+        self.decoder.feed(data)
+
+    def _make_room(self) -> None:
+        self._held.clear()
+        if self._room is not None:
+            self._room.set()
+
+    async def _finish(self) -> None:
+        """Nothing more is answered; what comes still is read, so that the last answer can be."""
+        self._make_room()
+        await self.wire.finish()
 
     def _awaited(self) -> Phase:
         if self.decoder.idle:
@@ -227,7 +248,7 @@ class Http1Protocol(H11Protocol):
         self._served += 1
         if upgrades(head) and self.decoder.take_rest() == b"":
             self._unread = 0
-            if self.decoder.next_event() is not None or not self.decoder.idle:
+            if self._held or self.decoder.next_event() is not None or not self.decoder.idle:
                 await self.refuse(400, "Nothing may be sent before the handshake is answered")
                 return
             self.stream = WebSocketStream(self, head, self.limits.message)
@@ -298,7 +319,7 @@ class Http1Protocol(H11Protocol):
         if rest:
             await self.wire.write(bytes(rest))
         if self._close:
-            await self.wire.finish()
+            await self._finish()
             return
         self.answering = False
         self.phase = Phase.IDLE
@@ -395,20 +416,14 @@ class Http1Protocol(H11Protocol):
         """The app is done with this request."""
         await self._close_stream()
         if self._close or not self._complete:
-            await self.wire.finish()
+            await self._finish()
         elif self.phase is Phase.WORK:
             await self._recycle()
 
     async def _recycle(self) -> None:
         self.answering = False
         self._enter(Phase.IDLE)
-        if self._held:
-            data = bytes(self._held)
-            self._held.clear()
-            self.decoder.feed(data)
         await self._advance()
-        if self._room is not None:
-            self._room.set()
 
 
 class WholeStream:

@@ -124,6 +124,32 @@ async def test_who_does_not_read_what_was_taken_has_the_time_of_one_write(tmp_pa
     os.unlink(path)
 
 
+async def test_what_comes_while_an_answer_waits_to_be_read_is_answered_too(tmp_path: Path):
+    path, app, stop, log = str(tmp_path / "s"), Taking(), trio.Event(), RecordingLog()
+    connections = Connections(log)
+    serving = partial(serve, stop=stop, log=log, connections=connections, at_once=app.at_once)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(serving, app, open_unix_listener(path), ServeConfig())
+        async with await trio.open_unix_socket(path) as client:
+            # By the task that answers the first one, all others are taken: while it waits, the reader reads on.
+            await client.send_all(post(b"later") + post(b"now") * MANY)
+            await until(lambda: app.taken and connections.working)
+            await trio.testing.wait_all_tasks_blocked()
+            assert len(app.taken) < MANY
+            await client.send_all(post(b"later") + post(b"now last"))
+            await trio.testing.wait_all_tasks_blocked()
+            answers = b""
+            while answers.count(b"HTTP/1.1 2") < MANY + 3:
+                with trio.fail_after(PATIENCE):
+                    data = await client.receive_some()
+                assert data
+                answers += data
+            assert app.taken[-1] == b"now last"
+            assert app.run == 2
+        nursery.cancel_scope.cancel()
+    os.unlink(path)
+
+
 class Streams:
     """Where messages go; one of them is full."""
 

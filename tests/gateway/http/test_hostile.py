@@ -5,6 +5,7 @@ import os
 import random
 import socket
 import struct
+from functools import partial
 
 import pytest
 import trio
@@ -12,6 +13,10 @@ import trio.testing
 
 from actors.ports import Answer, Streaming
 from actors.protocol.table import Limits
+from gateway.http.config import ServeConfig
+from gateway.http.serve import serve
+from gateway.http.sockets import open_unix_listener
+from tests.gateway.http.conftest import RecordingLog
 from tests.support.garbage import uncollected
 from tests.support.patience import PATIENCE
 
@@ -289,6 +294,36 @@ async def test_a_flood_behind_a_stream_is_not_read_into_memory(door, make_app, r
                 assert sent < 50_000_000
         source.push(None)
         assert await alive(server)
+
+
+async def test_a_flood_of_requests_is_not_read_faster_than_it_is_answered(door, make_app, tmp_path):
+    answers, sent, flood = trio.Semaphore(0), 0, post() * 100
+
+    async def answer(asked):
+        await answers.acquire()
+        return Answer(200, asked.body)
+
+    door.answer = answer
+    path = str(tmp_path / "s")
+    serving = partial(serve, stop=trio.Event(), log=RecordingLog())
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(serving, make_app(), open_unix_listener(path), ServeConfig())
+        async with await trio.open_unix_socket(path) as client:
+
+            async def send() -> None:
+                nonlocal sent
+                while True:
+                    await client.send_all(flood)
+                    sent += len(flood)
+
+            nursery.start_soon(send)
+            await door.entered.wait()
+            for number in range(1, 31):
+                answers.release()
+                while len(door.asked) <= number:
+                    await trio.testing.wait_all_tasks_blocked()
+            assert sent < 1_000_000  # what a socket holds, and three reads
+            nursery.cancel_scope.cancel()
 
 
 async def test_a_body_refused_early_still_lets_the_client_read_why(door, make_app, running, read):
