@@ -5,6 +5,7 @@ import struct
 
 import pytest
 import trio
+import trio.testing
 from wsproto.events import BytesMessage, CloseConnection, Ping, TextMessage
 
 from actors.duplex import Duplex
@@ -337,6 +338,28 @@ async def test_what_is_sent_before_the_handshake_is_answered_is_refused(app, run
     async with running(app, message=100_000) as server:
         answer = await server.ask(handshake() + frame(1, b"{}"))
         assert answer.startswith(b"HTTP/1.1 400 ")
+        assert await alive(server)
+
+
+async def test_nor_is_what_comes_while_a_request_before_it_is_answered(app, door, running, read):
+    answering = trio.Event()
+
+    async def answer(asked):
+        await answering.wait()
+        return Answer(200, b"{}")
+
+    door.answer = answer
+    headers = "Accept: application/json, text/event-stream\r\nContent-Type: application/json\r\nContent-Length: 2"
+    before = f"POST /mcp HTTP/1.1\r\nHost: localhost\r\n{headers}\r\n\r\n{{}}".encode()
+    async with running(app, message=100_000) as server:
+        stream = await server.connect()
+        await stream.send_all(before + handshake())
+        await door.entered.wait()
+        await stream.send_all(frame(1, b"{}"))
+        await trio.testing.wait_all_tasks_blocked()
+        answering.set()
+        answers = await read.all(stream)
+        assert [part[:3] for part in answers.split(b"HTTP/1.1 ")[1:]] == [b"200", b"400"]
         assert await alive(server)
 
 
