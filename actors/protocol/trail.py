@@ -202,8 +202,8 @@ EVENTS: Final = {
         ),
         Event(
             "process",
-            "what becomes of processes: `action` is `drain`, or `kill` by a second signal; of a supervisor also `roll`,"
-            " which replaces its workers (`outcome` is `done` or `refused`), and `died`: a worker has ended unasked, "
+            "what becomes of processes: `action` is `drain`; of a supervisor also `kill` by a second signal, `roll`, "
+            "which replaces its workers (`outcome` is `done` or `refused`), and `died`: a worker has ended unasked, "
             "and its chain may have no end",
             ("action", "outcome", "reason", "pid"),
         ),
