@@ -119,5 +119,6 @@ def test_every_public_error_and_content_is_mentioned() -> None:
 def test_the_public_package_offers_the_whole_api() -> None:
     assert set(stagedoor.__all__) == {*gateway.native.__all__, "open_client"}
     assert all(getattr(stagedoor, name) is getattr(gateway.native, name) for name in gateway.native.__all__)
+    assert set(stagedoor.__all__) <= set(dir(stagedoor))  # `help(stagedoor)` and shells look there
     both = (stagedoor.open_client, gateway.client.open_client)
     assert len({str(inspect.signature(one)) for one in both}) == len({one.__doc__ for one in both}) == 1
