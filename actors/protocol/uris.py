@@ -12,9 +12,11 @@ _PARTS: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*:)?(//[^/?#]*)?([^?#]*)([?#
 """Scheme, host, path, and the rest (RFC 3986, appendix B)."""
 _WEB: Final = frozenset({"http:", "https:", "ws:", "wss:"})
 _LITERAL_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
-_GLOB: Final = re.compile(r"\*|\[[^\]]*\]|%(?:2a|3f|5b)", re.IGNORECASE)
-_SPECIAL: Final = {"%2A": "[*]", "%3F": "[?]", "%5B": "[[]"}
-"""Codes of characters that mean something in a pattern, as patterns of these characters."""
+_ADDRESS: Final = r"(?<=//)\[(?=[0-9a-f.]*:[0-9a-f.]*:[0-9a-f.:]*\])"
+"""Where the address of a host begins that is an IPv6 one, and no set of characters."""
+_GLOB: Final = re.compile(rf"\*|{_ADDRESS}|\[[^\]]*\]|%(?:2a|3f|5b)", re.IGNORECASE)
+_SPECIAL: Final = {"[": "[[]", "%2A": "[*]", "%3F": "[?]", "%5B": "[[]"}
+"""Characters that mean something in a pattern, and their codes, as patterns of these characters."""
 _EXPRESSION: Final = re.compile(r"\{[^{}]*\}")
 _MARK: Final = 0xE000
 """What is no text yet stands as a character of private use, from this one on, while the rest is read."""

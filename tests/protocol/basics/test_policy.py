@@ -267,6 +267,8 @@ AS_THEY_ARE_WRITTEN = [
     ("file:///a//b/*", "file:///a//b/c"),
     ("file:///a/./b", "file:///a/b"),
     ("file:///[a-c]x//y", "file:///bx/y"),
+    ("http://[::1]/*", "http://[::1]/a"),
+    ("http://[FE80::1]:8080/a%20b", "http://[fe80::1]:8080/a b"),
     ("file:///a%2A", "file:///a%2A"),
     ("file:///a%5Bb%5D?", "file:///a%5bb%5dz"),
     ("https://h.test/p?x=//1", "https://h.test/p?x=//1"),
