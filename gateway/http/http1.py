@@ -160,7 +160,7 @@ class Http1Protocol(H11Protocol):
         """What came from the peer."""
         if isinstance(self.stream, WebSocketStream):
             await self.stream.feed(data)
-        elif self.phase is Phase.WORK:
+        elif self.phase is Phase.WORK or self._held:  # whatever is there already comes first
             self._held += data
         else:
             self.decoder.feed(data)

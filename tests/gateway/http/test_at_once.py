@@ -10,17 +10,22 @@ from typing import Any
 
 import pytest
 import trio
+import trio.testing
+from hypercorn.trio.worker_context import WorkerContext
 
 from actors.ports import Asker, Principal, Rights
 from actors.protocol.table import Limits
 from gateway.http.access import Recorded
 from gateway.http.app import McpApp
 from gateway.http.authorization import Authorization, Resource
-from gateway.http.config import ServeConfig
+from gateway.http.config import EdgeConfig, ServeConfig
+from gateway.http.http1 import Http1Protocol, Phase
+from gateway.http.requests import Requests
 from gateway.http.security import NOBODY, Security
 from gateway.http.serve import Connections, serve
 from gateway.http.sockets import open_unix_listener
 from gateway.observability.access import Access
+from gateway.wire.http1_server import CONTINUE
 from tests.gateway.http.conftest import RecordingLog
 from tests.support.patience import PATIENCE
 
@@ -148,6 +153,56 @@ async def test_what_comes_while_an_answer_waits_to_be_read_is_answered_too(tmp_p
             assert app.run == 2
         nursery.cancel_scope.cancel()
     os.unlink(path)
+
+
+class Full:
+    """A wire whose peer does not read until it is `read`."""
+
+    def __init__(self) -> None:
+        self.said, self.read = b"", trio.Event()
+
+    def write_now(self, data: bytes) -> memoryview | None:
+        return memoryview(data)
+
+    async def write(self, data: bytes) -> None:
+        self.said += data
+        if data == CONTINUE:
+            await self.read.wait()
+
+    def enter(self, phase: Phase) -> None:
+        return
+
+    async def finish(self) -> None:
+        return
+
+
+async def test_what_comes_while_a_continue_waits_to_be_read_comes_behind_what_was_there():
+    bodies, answering, wire = list[bytes](), trio.Event(), Full()
+
+    async def app(scope: Any, receive: Any, send: Any, *_: Any) -> None:
+        more, body = True, b""
+        while more:
+            message = await receive()
+            body, more = body + message["body"], message["more_body"]
+        bodies.append(body)
+        await answering.wait()
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async with trio.open_nursery() as nursery:
+        requests, edge = Requests(nursery, lambda exit: None), EdgeConfig(ServeConfig())
+        protocol = Http1Protocol(app, edge, WorkerContext(None), requests, wire, ssl=False, client=None, server=None)
+        await protocol.feed(post(b"first") + post(b"second", b"Expect: 100-continue\r\n").removesuffix(b"second"))
+        await trio.testing.wait_all_tasks_blocked()
+        await protocol.feed(b"second")  # without having waited for the word
+        answering.set()
+        await trio.testing.wait_all_tasks_blocked()
+        await protocol.feed(post(b"third"))
+        wire.read.set()
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    assert bodies == [b"first", b"second", b"third"]
+    assert wire.said.count(b"HTTP/1.1 200 ") == 3
 
 
 class Streams:
