@@ -248,11 +248,11 @@ class Http1Protocol(H11Protocol):
         self._served += 1
         if upgrades(head) and self.decoder.take_rest() == b"":
             self._unread = 0
+            self._enter(Phase.WORK)
             if self._held or self.decoder.next_event() is not None or not self.decoder.idle:
                 await self.refuse(400, "Nothing may be sent before the handshake is answered")
                 return
             self.stream = WebSocketStream(self, head, self.limits.message)
-            self._enter(Phase.WORK)
             self.stream.start(self.app, self.task_group)
             return
         if self.limits.whole and head.method in _DIRECT and (body := self.decoder.take_rest()) is not None:

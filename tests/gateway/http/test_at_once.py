@@ -28,6 +28,7 @@ from gateway.observability.access import Access
 from gateway.wire.http1_server import CONTINUE
 from tests.gateway.http.conftest import RecordingLog
 from tests.support.patience import PATIENCE
+from tests.support.ws_client import handshake
 
 whole = pytest.mark.parametrize("running", [True], ids=["whole"], indirect=True)
 
@@ -85,6 +86,14 @@ async def test_a_crash_in_the_short_way_ends_its_own_connection_with_a_500(runni
         assert [part[:3] for part in answers.split(b"HTTP/1.1 ")[1:]] == [b"202", b"500"]
         assert server.log.names == ["request_crashed"]
         assert (await server.ask(post(b"now"))).startswith(b"HTTP/1.1 202 ")
+
+
+async def test_nothing_is_done_behind_a_handshake_that_was_refused(running):
+    app = Taking()
+    async with running(app) as server:
+        answers = await server.ask(handshake() + post(b"now 1") + post(b"now 2") + post(b"later"))
+        assert [part[:3] for part in answers.split(b"HTTP/1.1 ")[1:]] == [b"400"]
+        assert (app.taken, app.run) == ([], 0)
 
 
 async def until(true: Callable[[], object]) -> None:
