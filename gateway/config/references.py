@@ -48,6 +48,10 @@ def import_object(reference: str) -> Any:
         raise ValueError(f"cannot be imported: {error}") from error
     except SyntaxError as error:
         raise ValueError(f"cannot be read: {error.filename or where}, line {error.lineno or 1}: {error.msg}") from error
+    except ValueError as error:
+        if "null bytes" not in str(error):  # Python before 3.11.4 has no SyntaxError for these
+            raise
+        raise ValueError(f"cannot be read: {where}, line 1: {error}") from error
     except SystemExit as error:
         raise ValueError(f"it ends the process when it is imported (SystemExit: {error})") from error
     try:
