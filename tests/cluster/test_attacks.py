@@ -596,9 +596,9 @@ async def test_15_a_trail_that_is_full_loses_nothing_and_a_name_is_no_second_lin
             name = forged if number < 4 else "read"
             call = ModernWire(site.http, "/mcp/alpha", token=site.token("ann")).start_call(name)
             statuses.append(await call.exchange.head())
-        refused = statuses.count(503)
-        assert statuses == [200] * (24 - refused) + [503] * refused
-        assert 0 < refused < 20
+        refused = statuses.count(503)  # the last ones, but where the thread that makes room comes late
+        assert statuses[:4] == [200] * 4
+        assert (statuses.count(200), 0 < refused < 20) == (24 - refused, True)
         assert len(alpha.asked_for("tools/call")) == 24 - refused, "what is not written down is not done"
         disk.full = False
         await trail.aclose(PATIENCE)
