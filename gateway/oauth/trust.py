@@ -16,8 +16,7 @@ def trusted_by(url: str, *named: str) -> frozenset[str]:
     """Where we go though it may be inside: where the operator has sent us, by the URL of a server and what else he has
     `named` of it. A server on this machine may name other places of this machine."""
     found = {origin(one) for one in (url, *named)}
-    host = urlsplit(url).hostname or ""
-    return frozenset(found | ({LOOPBACK} if host in ("localhost", "::1") or host.startswith("127.") else set()))
+    return frozenset(found | ({LOOPBACK} if _is_loopback(urlsplit(url).hostname or "") else set()))
 
 
 def checked(url: str, trusted: frozenset[str]) -> str:

@@ -136,6 +136,13 @@ async def test_7_the_operator_may_say_what_else_of_an_authorization_server_is_in
     assert checked("http://127.0.0.1/x", trusted_by("http://localhost/mcp")) == "http://127.0.0.1:80"
 
 
+@pytest.mark.parametrize("host", ["127.evil.test", "127.0.0.1.evil.test", "localhost.evil.test", "127-0-0-1.test"])
+async def test_7_a_name_that_begins_like_an_address_of_this_machine_is_not_of_it(host: str) -> None:
+    with pytest.raises(OAuthError) as refused:
+        checked("http://127.0.0.1/x", trusted_by(f"https://{host}/mcp"))
+    assert refused.value.reason == "not_https"
+
+
 @pytest.mark.parametrize("page", ["http://idp.test/authorize", "http://127.0.0.1/authorize"])
 async def test_no_browser_is_sent_to_a_page_that_is_not_https(page: str) -> None:
     """But by servers of this machine (OAuth 2.1, section 1.5)."""
