@@ -70,7 +70,7 @@ def senseless(section: IssuerSection, issuer: Issuer) -> Iterator[tuple[str, str
 
 def _unproved(asked: Introspection) -> Iterator[tuple[str, str]]:
     """Where nothing, or two things, would say that it is the gateway which asks."""
-    if not asked.client_secret and asked.private_key is None:
+    if asked.client_secret is None and asked.private_key is None:
         yield "introspection.clientSecret", "is missing (or `privateKey`)"
     if asked.private_key is None:
         return

@@ -255,6 +255,12 @@ def test_a_rule_may_be_for_who_comes_over_stdio(settings: Callable[..., Settings
     assert found.standing("anonymous", Rights()).decide("tool", "files", "x", Asked(None)).outcome == "allow"
 
 
+def test_an_issuer_that_lets_everybody_ask_may_get_an_empty_secret(settings: Callable[..., Settings]) -> None:
+    """As on an address that only the gateway reaches."""
+    found = settings(config({"issuers": [ISSUER | {"introspection": ASKED | {"clientSecret": ""}}]}))
+    assert found.auth.issuers[0].introspection is not None
+
+
 SECRET = {"clientId": "gw", "clientSecret": "s"}
 
 
