@@ -24,6 +24,8 @@ AT_ONCE: Final = 8
 """Questions under way at one issuer, of tokens that were good before, and as many of others."""
 PATIENCE: Final = 5.0
 """Seconds that a question waits for its turn."""
+OURS: Final = ("invalid_client", "unauthorized_client")
+"""What is wrong is the gateway, not the token; with 400 where no header said who asks (RFC 6749, section 5.2)."""
 
 
 class Introspector:
@@ -62,9 +64,10 @@ class Introspector:
 
 
 def _claims(issuer: Issuer, status: int, body: bytes, now: float) -> Mapping[str, Any]:
-    if status == 400:
+    said = documents.read(body)
+    if status == 400 and (said or {}).get("error") not in OURS:
         raise BadTokenError("refused")  # the issuer can make nothing of this one
-    claims = documents.read(body) if status == 200 else None
+    claims = said if status == 200 else None
     if claims is None:
         # Also where our own credentials are refused (401): that is no fault of the token's.
         raise AwayError("introspection_failed", f"{shown(issuer.issuer)} answered with HTTP {status}")

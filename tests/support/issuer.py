@@ -51,6 +51,8 @@ class FakeIssuer:
     """The headers and the form of each question."""
     strange: int = 200
     """The status of introspection for a token that it does not know."""
+    error: str = ""
+    """And what it calls that."""
 
     def claims(self, **more: Any) -> dict[str, Any]:
         """Of a good token; None takes one out."""
@@ -85,7 +87,7 @@ class FakeIssuer:
             self.introspected.append((dict(headers or {}), form))
             known = self.opaque.get(form["token"])
             if known is None and self.strange != 200:
-                return Answer(self.strange)
+                return Answer(self.strange, json.dumps({"error": self.error}).encode())
             return Answer(200, json.dumps(known or {"active": False}).encode())
         if url.endswith("/jwks"):
             return Answer(200, json.dumps({"keys": self.keys}).encode(), age)

@@ -390,9 +390,11 @@ async def test_6_made_up_tokens_close_introspection_for_nobody(autojump_clock: A
         assert len(idp.asked) < 60
 
 
-@pytest.mark.parametrize("status", [401, 500])
-async def test_where_the_issuer_refuses_us_nobody_can_tell(autojump_clock: Any, status: int) -> None:
-    idp = FakeIssuer(strange=status)
+@pytest.mark.parametrize(
+    ("status", "error"), [(401, ""), (500, ""), (400, "invalid_client"), (400, "unauthorized_client")]
+)
+async def test_where_the_issuer_refuses_us_nobody_can_tell(autojump_clock: Any, status: int, error: str) -> None:
+    idp = FakeIssuer(strange=status, error=error)
     async with verifying(idp, OPAQUE) as verifier:
         assert await verifier.verify("t", [RESOURCE]) == Unproven(away=True)
 
