@@ -250,6 +250,8 @@ class Settings:
         found = [token for _, token in self.auth.tokens]
         for asked in [one.introspection for one in self.auth.issuers if one.introspection is not None]:
             found += [secret for secret in (asked.client_secret, asked.private_key) if secret]
+        if self.auth.browser is not None:
+            found += [self.auth.browser.client_secret or ""]
         found += [unquote(urlsplit(self.store).password or "")]
         for spec in self.table.backends.values():
             if isinstance(spec.target, RemoteTarget):

@@ -301,6 +301,16 @@ def test_the_credentials_are_known_so_that_logs_can_leave_them_out(settings: Cal
     assert settings("{}").secrets == ()
 
 
+def test_secrets_of_the_gateway_s_own_clients_are_among_them(settings: Callable[..., Settings]) -> None:
+    text = """{"mcpServers": {"a": {"url": "https://h/mcp", "auth": {"mode": "user", "clientId": "g",
+        "clientSecret": "tok-1", "catalog": "tok-2"}}},
+      "gateway": {"publicUrl": "https://gw.test", "auth": {
+        "issuers": [{"issuer": "https://i.test", "introspection": {"endpoint": "https://i.test/i", "clientId": "g",
+          "clientSecret": "tok-3"}}],
+        "browser": {"mode": "oidc", "clientId": "g", "clientSecret": "tok-4"}}}}"""
+    assert set(settings(text).secrets) == {"tok-1", "tok-2", "tok-3", "tok-4"}
+
+
 def test_equal_configurations_have_equal_digests_and_others_have_not(settings: Callable[..., Settings]) -> None:
     def digests(extra: str = "", **environ: str) -> tuple[str, str]:
         text = '{"mcpServers": {"a": {"url": "http://h/${P:-mcp}", "headers": {"A": "${T:-x}"}, EXTRA}}}'
