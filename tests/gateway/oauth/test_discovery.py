@@ -9,6 +9,7 @@ import pytest
 import trio
 
 from actors.protocol.table import BackendSpec, HttpTarget, UpstreamAuth
+from gateway.oauth import metadata
 from gateway.oauth.challenges import Challenge
 from gateway.oauth.discovery import WITHIN, Answer, Discovery
 from gateway.oauth.errors import AwayError, OAuthError
@@ -121,6 +122,18 @@ async def test_8_a_document_that_the_operator_has_named_is_of_an_issuer_that_the
     with pytest.raises(OAuthError) as refused:
         await Discovery(http).provider(SERVER, None, replace(USER, metadata_url=ELSEWHERE, issuer=issuer))
     assert refused.value.reason == reason
+
+
+async def test_a_copy_of_its_metadata_may_say_that_an_authorization_server_offers_pkce() -> None:
+    """As of one that does, and leaves it out of its own."""
+    its_own = {**ISSUERS, "authorization_endpoint": f"{ISSUER}/authorize"}
+    copy = {**its_own, "code_challenge_methods_supported": ["S256"]}
+    discovery = Discovery(Documents({f"https://s.test{KNOWN}/mcp": RESOURCE, FIRST: its_own, ELSEWHERE: copy}))
+    with pytest.raises(OAuthError) as refused:
+        metadata.for_users((await discovery.provider(SERVER, None, USER)).server)
+    assert refused.value.reason == "no_pkce"
+    found = await discovery.provider(SERVER, None, replace(USER, metadata_url=ELSEWHERE))
+    assert checked(metadata.for_users(found.server), found.trusted) == "https://idp.test:443"
 
 
 async def test_an_authorization_server_that_refuses_resources_is_told_of_none() -> None:
