@@ -27,7 +27,15 @@ def test_12_no_credential_is_in_what_is_told_of_a_server():
     told = [described(BackendSpec("fx", target), None) for target in TARGETS]
     assert SECRET not in json.dumps(told)
     assert [entry["transport"] for entry in told] == ["stdio", "stdio", "http", "http", "sse", "ws", "inproc"]
-    places = ["npx", "npx", "https://example.com", "unix:/run/mcp.sock", *["https://example.com:1"] * 2, None]
+    places = [
+        "npx",
+        "npx",
+        "https://example.com",
+        "unix:/run/mcp.sock",
+        "https://example.com:1",
+        "wss://example.com:1",
+        None,
+    ]
     assert [entry.get("command", entry.get("origin")) for entry in told] == places
     assert {entry["status"] for entry in told} == {"unused"}
 
