@@ -23,11 +23,11 @@ at_once=$(((3 * cores + 1) / 2)) # of the first queue
 waiting=$((2 * cores))           # of the second, most of whose lots start programs
 alone=( # those that need no tools
   tests/faults/test_plans.py
-  tests/faults/test_plans_within.py
-  "tests/faults/test_[!p]*.py tests/faults/test_p[!l]*.py"
   tests/interaction
-  tests/redis_trouble
+  tests/faults/test_plans_within.py
   tests/contracts
+  "tests/faults/test_[!p]*.py tests/faults/test_p[!l]*.py"
+  tests/redis_trouble
   "tests/actors/test_[a-m]*.py tests/actors/modern"
   "tests/actors/test_[!a-m]*.py"
   tests/workers
