@@ -63,6 +63,7 @@ class UserAccount:
         self._changed = changed
         self._kept: Kept | None = None
         self._known = False
+        self._takes = 0
         self._read_at = -FRESH
         self._obtained = 0.0
         self._failed_at = -AGAIN
@@ -115,9 +116,19 @@ class UserAccount:
 
     async def read(self, *, used: bool = False) -> None:
         """Reads the account anew. Raises AwayError."""
-        self._take(await self._vault.read(self.place, used=used))
+        self._take(await self._read(used=used))
+
+    async def _read(self, *, used: bool = False) -> Kept | None:
+        """The account as it stands, nothing older than what was taken meanwhile: answers of the store and of a renewal
+        that come together are heard in any order."""
+        while True:
+            before = self._takes
+            kept = await self._vault.read(self.place, used=used)
+            if before == self._takes:
+                return kept
 
     def _take(self, kept: Kept | None) -> None:
+        self._takes += 1
         was, before, known = self._kept, self.tag, self._known
         if kept is not None and kept.tag != before:
             self._obtained = self._wall()
@@ -235,7 +246,7 @@ class UserAccount:
 
     async def _moved_on(self, kept: Kept) -> bool:
         """Whether it is another account by now, or there is none."""
-        now = await self._vault.read(self.place)
+        now = await self._read()
         if now is not None and now.account == kept.account:
             return False  # though an operator may have sealed it by another key
         self._take(now)
@@ -280,7 +291,7 @@ class UserAccount:
             raise AwayError("too_slow", "its authorization server is too slow")
         if not written:
             tag = await self._written(renewed, kept)
-        self._take(Kept(renewed, tag) if tag is not None else await self._vault.read(self.place))
+        self._take(Kept(renewed, tag) if tag is not None else await self._read())
         await self._vault.use_client(self.place, renewed)
 
     def _client(self, account: Account) -> Client:

@@ -6,10 +6,10 @@ from typing import Any, cast
 
 import pytest
 import trio
-from trio.testing import MockClock
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from actors.ports import Asker, Principal, Rights, Shelved
-from actors.protocol.table import BackendSpec, HttpTarget, Limits
+from actors.protocol.table import BackendSpec, HttpTarget, Limits, UpstreamAuth
 from gateway.oauth.accounts import FRESH, UserAccount
 from gateway.oauth.grants import Client, Tokens
 from gateway.oauth.subjects import Subjects
@@ -98,6 +98,52 @@ async def test_a_key_that_is_no_longer_there_opens_nothing(stores: tuple[Any, An
     await Vault(shelf, AesSealer([old])).put(ANN, ACCOUNT)
     assert await Vault(shelf, AesSealer([new, old])).read(ANN) is not None
     assert await Vault(shelf, AesSealer([new])).read(ANN) is None
+
+
+class Late:
+    """A shelf that has what somebody reads in the account, and says so when `come` is set: when a client is read."""
+
+    def __init__(self, shelf: Any) -> None:
+        self.shelf = shelf
+        self.held = False
+        self.come = trio.Event()
+
+    async def read(self, key: str, **more: Any) -> Any:
+        found, held, self.held = await self.shelf.read(key, **more), self.held, False
+        if held:
+            await self.come.wait()
+        elif key.startswith(("client:", "issuer:")):
+            self.come.set()
+            await wait_all_tasks_blocked()
+        return found
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.shelf, name)
+
+
+async def test_1_what_was_read_before_a_renewal_is_not_taken_for_the_account_after_it() -> None:
+    """Who looks at the account meanwhile, since another replica has told of it, may hear of it late. (Attack 1 met it:
+    a user had to connect his account again.)"""
+    shelf: Any = Late(MemoryShelf(trio.current_time))
+    vault = Vault(shelf, SEALER)
+    spec = BackendSpec("a", HttpTarget(ANN.url), auth=UpstreamAuth("user"))
+
+    class Issuer:
+        async def tokens(self, *_: Any, **__: Any) -> Tokens:
+            return Tokens("new-access", "new-refresh", 2e9)
+
+    await vault.put(ANN, ACCOUNT)
+    async with trio.open_nursery() as nursery:
+        start = lambda fn: nursery.start_soon(fn)  # noqa: E731
+        issuer = cast(Any, Issuer())
+        account = UserAccount(ANN, spec, issuer, vault, start, lambda: 0.0, RecordingLog(), lambda _: None)
+        await account.load()
+        shelf.held = True
+        nursery.start_soon(account.read)
+        await wait_all_tasks_blocked()
+        await account.refused(None, "the-access", scope=False)
+        assert account.token == "new-access"
+    assert account.token == "new-access"
 
 
 async def test_an_account_ends_thirty_days_after_its_last_use_and_not_after_its_last_change(
