@@ -12,8 +12,8 @@ fi
 
 new_enough() { "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; }
 
-# Linux: the interpreter is in the program itself, not in a library beside it. Of two builds of one version such a one is a
-# sixth quicker, if the other is one as pyenv makes it.
+# Linux: the interpreter is in the program itself, not in a library beside it. Of two builds of one version such a one takes a
+# sixth less CPU, if the other is one as pyenv makes it.
 in_one_piece() { "$1" -c 'import ensurepip, sys; sys.exit("libpython" in open("/proc/self/maps").read())' 2>/dev/null; }
 
 find_python() {

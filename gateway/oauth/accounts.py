@@ -63,7 +63,7 @@ class UserAccount:
         self._changed = changed
         self._kept: Kept | None = None
         self._known = False
-        self._takes = 0
+        self._renewals = 0
         self._read_at = -FRESH
         self._obtained = 0.0
         self._failed_at = -AGAIN
@@ -119,16 +119,19 @@ class UserAccount:
         self._take(await self._read(used=used))
 
     async def _read(self, *, used: bool = False) -> Kept | None:
-        """The account as it stands, nothing older than what was taken meanwhile: answers of the store and of a renewal
-        that come together are heard in any order."""
+        """The account as it stands, nothing older than what a renewal has come to meanwhile: its end and the answer of
+        the store are heard in any order."""
         while True:
-            before = self._takes
+            before = self._renewals
             kept = await self._vault.read(self.place, used=used)
-            if before == self._takes:
+            if before == self._renewals:
                 return kept
 
+    def _take_renewed(self, kept: Kept | None) -> None:
+        self._renewals += 1
+        self._take(kept)
+
     def _take(self, kept: Kept | None) -> None:
-        self._takes += 1
         was, before, known = self._kept, self.tag, self._known
         if kept is not None and kept.tag != before:
             self._obtained = self._wall()
@@ -249,7 +252,7 @@ class UserAccount:
         now = await self._read()
         if now is not None and now.account == kept.account:
             return False  # though an operator may have sealed it by another key
-        self._take(now)
+        self._take_renewed(now)
         return True
 
     async def _refresh(self, kept: Kept) -> None:
@@ -285,13 +288,13 @@ class UserAccount:
                 self._log.info("account_ended", backend=self.place.backend, reason=refused.reason)
                 of = {"account": self.place.principal, "iss": account.issuer}
                 self._vault.told.token("token.refused", self.place.backend, **of, reason=refused.reason)
-                self._take(None)
+                self._take_renewed(None)
             return
         if renewed is None:
             raise AwayError("too_slow", "its authorization server is too slow")
         if not written:
             tag = await self._written(renewed, kept)
-        self._take(Kept(renewed, tag) if tag is not None else await self._read())
+        self._take_renewed(Kept(renewed, tag) if tag is not None else await self._read())
         await self._vault.use_client(self.place, renewed)
 
     def _client(self, account: Account) -> Client:
