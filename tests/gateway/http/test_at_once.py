@@ -1,7 +1,9 @@
 """Requests that the app takes without being run for them: who is asked, in which order they are answered, and what
 becomes of a client that does not read that."""
 
+import json
 import os
+import re
 import time
 from collections.abc import Callable
 from functools import partial
@@ -15,6 +17,8 @@ from hypercorn.trio.worker_context import WorkerContext
 
 from actors.ports import Asker, Principal, Rights
 from actors.protocol.table import Limits
+from gateway.app import Gateway
+from gateway.config import load
 from gateway.http.access import Recorded
 from gateway.http.app import McpApp
 from gateway.http.authorization import Authorization, Resource
@@ -25,6 +29,8 @@ from gateway.http.security import NOBODY, Security
 from gateway.http.serve import Connections, serve
 from gateway.http.sockets import open_unix_listener
 from gateway.observability.access import Access
+from gateway.observability.lag import Lag
+from gateway.roles import Alone
 from gateway.wire.http1_server import CONTINUE
 from tests.gateway.http.conftest import RecordingLog
 from tests.support.patience import PATIENCE
@@ -326,3 +332,49 @@ async def test_the_access_log_has_what_was_taken_and_nothing_else():
     assert [(one.method, one.path, one.status, one.agent) for one in written] == [
         ("POST", "/messages", 202, "a client")
     ]
+
+
+class Spawned(trio.abc.Instrument):
+    """Counts the tasks that begin."""
+
+    def __init__(self) -> None:
+        self.tasks = 0
+
+    def task_spawned(self, task: trio.lowlevel.Task) -> None:
+        self.tasks += 1
+
+
+@pytest.mark.parametrize("access", ["off", "json"])
+async def test_the_gateway_has_no_task_for_a_post_that_came_whole(tmp_path: Path, access: str):
+    file, announced, tasks = tmp_path / "c.json", trio.Event(), dict[str, int]()
+    log = {"access": access, "accessFile": str(tmp_path / "access.log")}
+    file.write_text(json.dumps({"gateway": {"listen": "127.0.0.1:0", "log": log}}))
+    settings = load(file).settings
+    gateway = Gateway(settings, RecordingLog(), Lag(), Alone(settings, lambda settings: announced.set()))
+    with trio.fail_after(PATIENCE):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(gateway.run)
+            await announced.wait()
+            host, _, port = gateway.listen.rpartition(":")
+            async with await trio.open_tcp_stream(host, int(port)) as stream:
+                await stream.send_all(b"GET /sse HTTP/1.1\r\nHost: 127.0.0.1\r\nAccept: text/event-stream\r\n\r\n")
+                place, said = None, b""
+                while place is None:
+                    said += await stream.receive_some()
+                    place = re.search(rb"data: (\S+)\r?\n", said)
+                body = b'{"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}}'
+                lines = b"Host: 127.0.0.1\r\nContent-Type: application/json\r\n"
+                head = b"POST %b HTTP/1.1\r\n%bContent-Length: %d\r\n\r\n" % (place[1], lines, len(body))
+                for name, parts in {"whole": [head + body], "in two": [head, body]}.items():
+                    async with await trio.open_tcp_stream(host, int(port)) as client:
+                        await trio.testing.wait_all_tasks_blocked(0.02)
+                        spawned = Spawned()
+                        trio.lowlevel.add_instrument(spawned)
+                        for part in parts:
+                            await client.send_all(part)
+                            await trio.testing.wait_all_tasks_blocked(0.02)
+                        trio.lowlevel.remove_instrument(spawned)
+                        assert (await client.receive_some()).startswith(b"HTTP/1.1 202 ")
+                        tasks[name] = spawned.tasks
+            nursery.cancel_scope.cancel()
+    assert tasks["in two"] == tasks["whole"] + 1
