@@ -8,6 +8,7 @@ channels are asked for wherever somebody lives.
 """
 
 import secrets
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final, TypeAlias
@@ -21,7 +22,7 @@ from actors.runtime.places import Place
 from actors.services import Services
 
 WAITING: Final = 64
-"""Messages that wait on one channel; a further one gets 503."""
+"""Messages that wait on one channel; a further one waits for a place among them, and gets 503 if none comes."""
 LARGE: Final = 16 * 1024
 """Bytes of a message from which on it counts against what all may take together."""
 RENAMED: Final = 256
@@ -42,18 +43,44 @@ class Messages:
         self.rights = rights
         self._channels = channels
         self._left: list[tuple[bytes, Rights]] = []
+        self._outside: deque[_Outside] | None = None
+        """Who waits for a place, in the order of asking."""
         self._place = Place()
         self._ready: Callable[[], object] | None = None
         self._woken = False
 
+    @property
+    def full(self) -> bool:
+        """Whether the next message has to wait for a place."""
+        return len(self._left) >= WAITING or bool(self._outside)
+
     def put(self, body: bytes, rights: Rights) -> bool:
         """False: there is no room."""
-        if len(self._left) >= WAITING or not self._channels.room_for(body):
+        if self.full or not self._channels.room_for(body):
             return False
-        self._left.append((body, rights))
-        self._channels.held += _counted(body)
+        self._add(body, rights)
         self._tell()
         return True
+
+    async def put_within(self, patience: float, body: bytes, rights: Rights) -> int:
+        """The same with so many seconds for a place to come; an HTTP status."""
+        if not self.full:
+            return ACCEPTED if self.put(body, rights) else BUSY
+        if self._outside is None:
+            self._outside = deque()
+        one = _Outside(body, rights)
+        self._outside.append(one)
+        try:
+            with trio.move_on_after(patience):
+                await one.place.wait()
+        finally:
+            if one.status is None:
+                self._outside.remove(one)
+        return BUSY if one.status is None else one.status
+
+    def _add(self, body: bytes, rights: Rights) -> None:
+        self._left.append((body, rights))
+        self._channels.held += _counted(body)
 
     @property
     def waiting(self) -> bool:
@@ -82,7 +109,17 @@ class Messages:
             await self._place.wait()
         body, self.rights = self._left.pop(0)
         self._channels.held -= _counted(body)
+        self._let_in()
         return body
+
+    def _let_in(self) -> None:
+        """Gives the places that are free to whoever has waited longest, so that nobody comes before him."""
+        while self._outside and len(self._left) < WAITING:
+            one = self._outside.popleft()
+            room = self._channels.room_for(one.body)
+            if room:
+                self._add(one.body, one.rights)
+            one.settle(ACCEPTED if room else BUSY)
 
     def drop(self) -> None:
         """Nobody receives them any more."""
@@ -90,6 +127,21 @@ class Messages:
         for body, _ in self._left:
             self._channels.held -= _counted(body)
         self._left.clear()
+        while self._outside:
+            self._outside.popleft().settle(UNKNOWN)
+
+
+class _Outside:
+    """A message that waits for a place. `status` is that of its HTTP request, once it is known."""
+
+    def __init__(self, body: bytes, rights: Rights) -> None:
+        self.body, self.rights = body, rights
+        self.status: int | None = None
+        self.place = Place()
+
+    def settle(self, status: int) -> None:
+        self.status = status
+        self.place.wake()
 
 
 class Channels:
@@ -140,8 +192,8 @@ class Channels:
     async def say(
         self, token: str, principal: Principal, body: bytes, rights: Rights = NO_RIGHTS, endpoint: str = ""
     ) -> int:
-        """Passes on a message of a client; an HTTP status. One of another principal, or at another endpoint,
-        looks like one that is not there."""
+        """Passes on a message of a client, or waits a while until it can be; an HTTP status. One of another principal,
+        or at another endpoint, looks like one that is not there."""
         if self.say_here(token, principal, body, rights, endpoint):
             return ACCEPTED
         named = self._services.sealer.unseal(token, _context(endpoint, principal))
@@ -149,7 +201,10 @@ class Channels:
             return UNKNOWN
         id, _, incarnation = named.decode().partition(" ")
         if id in self._open or incarnation == self._services.cluster.incarnation:
-            return self._put(id, body, rights)
+            there = self._open.get(id)
+            if there is None:
+                return UNKNOWN
+            return await there.put_within(self._services.limits.admission, body, rights)
         to, said = self._renamed.get(incarnation, incarnation), (principal, lt.Said(id, body), rights)
         status = await self._mail(to, said)
         return status if status is not None else await self._find(incarnation, said)

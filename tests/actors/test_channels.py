@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import trio
+import trio.testing
 
-from actors.ports import ANONYMOUS, Principal
+from actors.cluster.channels import WAITING, Messages
+from actors.ports import ANONYMOUS, NO_RIGHTS, Principal
 from tests.support.harness import open_gateway, open_replicas
 from tests.support.mcp_backend import Backend
 
 ANN, BOB = Principal("ann"), Principal("bob")
+
+
+async def received(messages: Messages, many: int) -> list[bytes | None]:
+    """The next ones, which must be there or on their way."""
+    with trio.fail_after(10):
+        return [await messages.receive() for _ in range(many)]
 
 
 async def test_any_replica_brings_a_message_to_the_one_that_has_the_channel(autojump_clock):
@@ -94,3 +102,56 @@ async def test_large_messages_that_wait_have_a_bound_over_all_channels(autojump_
             for _ in range(3):
                 await messages.receive()
         assert channels.held == 0
+
+
+async def test_a_message_that_finds_a_channel_full_waits_for_a_place_and_nobody_comes_before_it(autojump_clock):
+    async with open_gateway(Backend("alpha")) as gateway:
+        channels, statuses = gateway.actors.channels, dict[bytes, int]()
+        with channels.opened(ANN) as (token, messages):
+
+            async def say(body: bytes) -> None:
+                statuses[body] = await channels.say(token, ANN, body)
+
+            for _ in range(WAITING):
+                assert channels.say_here(token, ANN, b"x", NO_RIGHTS, "")
+            async with trio.open_nursery() as nursery:
+                for body in (b"1", b"2", b"3"):
+                    nursery.start_soon(say, body)
+                    await trio.testing.wait_all_tasks_blocked()
+                assert statuses == {}
+                assert await received(messages, 2) == [b"x"] * 2
+                assert not channels.say_here(token, ANN, b"early", NO_RIGHTS, "")
+                await trio.testing.wait_all_tasks_blocked()
+                assert statuses == {b"1": 202, b"2": 202}
+                assert await received(messages, WAITING - 2) == [b"x"] * (WAITING - 2)
+            assert statuses[b"3"] == 202
+            assert channels.say_here(token, ANN, b"4", NO_RIGHTS, "")
+            assert await received(messages, 4) == [b"1", b"2", b"3", b"4"]
+
+
+async def test_who_waits_for_a_place_is_told_what_became_of_the_channel(autojump_clock):
+    async with open_gateway(Backend("alpha")) as gateway:
+        channels, statuses = gateway.actors.channels, list[int]()
+
+        async def say(token: str, body: bytes) -> None:
+            statuses.append(await channels.say(token, ANN, body))
+
+        async with trio.open_nursery() as nursery:
+            with channels.opened(ANN) as (token, messages):
+                for _ in range(WAITING):
+                    await say(token, b"x")
+                await say(token, b"late")
+                assert statuses[WAITING:] == [503]
+                with trio.move_on_after(1):
+                    await say(token, b"gone")
+                nursery.start_soon(say, token, b"y")
+                await trio.testing.wait_all_tasks_blocked()
+                # and not what was refused, or whose client has left
+                assert await received(messages, WAITING + 1) == [b"x"] * WAITING + [b"y"]
+                assert not messages.waiting
+                for _ in range(WAITING):
+                    await say(token, b"x")
+                nursery.start_soon(say, token, b"z")
+                await trio.testing.wait_all_tasks_blocked()
+            await trio.testing.wait_all_tasks_blocked()
+            assert statuses[-1] == 404

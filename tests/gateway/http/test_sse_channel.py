@@ -113,6 +113,18 @@ async def test_only_the_principal_of_a_stream_may_speak_there(serving):
             assert answer.startswith(b"HTTP/1.1 %d " % status)
 
 
+@pytest.mark.parametrize("many", [1, 300])
+async def test_posts_that_come_together_are_all_taken_however_many(serving, many):
+    async with serving() as (_, server):
+        client = await open_sse(server)
+        await client.say({"id": 0, "method": "initialize", "params": CLIENT})
+        await client.until(r"(\"id\":0)")
+        ping = post(client.place, b'{"jsonrpc": "2.0", "method": "notifications/x"}')
+        kept = ping.replace(b"Connection: close\r\n", b"")
+        answers = await server.ask(kept * (many - 1) + ping)
+        assert [part[:3] for part in answers.split(b"HTTP/1.1 ")[1:]] == [b"202"] * many
+
+
 JSON = "Content-Type: application/json\r\n"
 BAD = {
     "an unknown session": (post("/messages?sessionId=nobody", b"{}"), 404),
