@@ -71,7 +71,7 @@ class Authorization:
     ) -> None:
         """`note` is told of each good token of an issuer; what it came with goes on when that is done."""
         self._audit = audit
-        self._told: OrderedDict[tuple[Asker, str], None] = OrderedDict()
+        self._told: OrderedDict[tuple[str, int, str], None] = OrderedDict()
         self._gate = gate
         self._note = note
         self._mirror = mirror
@@ -170,14 +170,15 @@ class Authorization:
 
     def _tell(self, asker: Asker, scope: Scope, headers: Mapping[str, str], target: Route | None) -> None:
         """A token that is good is told of once for each address that it comes from."""
-        came = (asker, peer_of(scope))
+        # By its hash, which it remembers: an asker may have thousands of groups, and would be kept with them all.
+        came = (asker.principal.name, hash(asker), peer_of(scope))
         if came in self._told:
             return  # nearly always
         self._told[came] = None
         if len(self._told) > TOLD:
             self._told.popitem(last=False)
         who = {"principal": asker.principal.name, "iss": asker.rights.issuer, "client_id": asker.rights.client}
-        told = {**who, "ip": came[1], "era": _era(headers, target)}
+        told = {**who, "ip": came[2], "era": _era(headers, target)}
         self._audit.record("authn.ok", **{name: value for name, value in told.items() if value})
 
     def withdrawn(self, asker: Asker) -> bool:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import weakref
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -283,6 +285,21 @@ async def test_a_token_that_gives_something_else_than_before_is_told_of_again(
         verifier.remembers["opaque"] = Asker(Principal("ann"), Rights(ISSUER, "ann", scopes=frozenset(scopes)))
         await asked(audited, "Bearer opaque")
     assert [line["event"] for line in trail.lines] == ["authn.ok", "authn.ok"]
+
+
+async def test_of_a_token_that_was_told_of_its_groups_are_not_kept(
+    audited: Any, trail: Trail, verifier: FakeVerifier
+) -> None:
+    rights = Rights(ISSUER, "ann", groups=frozenset(f"group-{number}" for number in range(1000)))
+    groups = weakref.ref(rights.groups)
+    verifier.remembers["opaque"] = Asker(Principal("ann"), rights)
+    del rights
+    for _ in range(2):
+        await asked(audited, "Bearer opaque")
+    assert [line["event"] for line in trail.lines] == ["authn.ok"]
+    verifier.remembers.clear()
+    gc.collect()
+    assert groups() is None
 
 
 async def test_the_era_is_told_as_far_as_it_is_seen_before_a_message_is_read(audited: Any, trail: Trail) -> None:
