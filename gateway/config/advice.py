@@ -81,12 +81,11 @@ def _refers(value: str) -> bool:
 
 def _exposed(loaded: Loaded) -> Iterator[Problem]:
     settings = loaded.settings
-    if not settings.listen.loopback:
-        path: Path = ("gateway", "listen")
-        if settings.unguarded:  # an option may still change it
-            yield Problem(settings.unguarded, path)
-        elif settings.auth.asked and settings.tls is None:
-            yield Problem("bearer tokens travel in clear: set `tls`, or put something in front that does TLS", path)
+    path: Path = ("gateway", "listen")
+    if settings.unguarded:  # an option may still change it
+        yield Problem(settings.unguarded, path)
+    elif not settings.listen.loopback and settings.auth.asked and settings.tls is None:
+        yield Problem("bearer tokens travel in clear: set `tls`, or put something in front that does TLS", path)
     if settings.public_url.endswith("/mcp"):
         yield Problem("clients are told …/mcp/mcp: leave `/mcp` out", ("gateway", "publicUrl"))
     if not settings.admin.loopback:

@@ -84,8 +84,6 @@ def _senseless(file: File, section: BrowserSection, *, alone: bool) -> list[tupl
         found.append(("mode", "does not fit `bindClient`: a login does not say which client of a user asks"))
     if mode == "proxy" and not (section.header and section.from_):
         found.append(("", "needs `header` and `from`: a header that anybody may send says nothing"))
-    if mode == "proxy" and parse_listen(file.gateway.listen).path:
-        found.append(("mode", "does not fit `listen`: at a socket nobody has an address that `from` could name"))
     if mode == "token" and not auth.tokens:
         found.append(("mode", "needs `auth.tokens`"))
     said = {key for key in section.model_fields_set if getattr(section, key)}

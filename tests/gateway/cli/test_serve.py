@@ -102,6 +102,29 @@ def test_it_serves_anybody_from_elsewhere_only_where_that_is_said(
     assert served or "anybody could use the servers" in result.stderr
 
 
+PROXY = '{"gateway": {"listen": "unix:/run/x", "auth": {"browser": {"mode": "proxy", "header": "X", "from": ["::1"]}}}}'
+
+
+@pytest.mark.parametrize(
+    ("options", "served"),
+    [([], False), (["--listen", "127.0.0.1:7000"], True), (["--listen", "unix:/tmp/stagedoor.sock"], False)],
+)
+def test_a_login_proxy_is_served_where_it_has_an_address_whatever_the_file_says_of_that(
+    stagedoor: Callable[..., Result],
+    composition: Any,
+    file: Callable[[str], str],
+    options: list[str],
+    served: bool,
+) -> None:
+    path = file(PROXY)
+    result = stagedoor("serve", path, *options)
+    assert bool(composition.ran) is served
+    assert result.exit_code == (0 if served else 2)
+    assert served or "no login proxy has an address" in result.stderr
+    checked = stagedoor("check", path)
+    assert (checked.exit_code, "no login proxy has an address" in checked.stderr) == (0, True)
+
+
 def test_the_demo_servers_are_for_everybody(stagedoor: Callable[..., Result], composition: Any) -> None:
     assert stagedoor("serve", "--listen", "0.0.0.0:7000").exit_code == 0
     assert len(composition.ran) == 1

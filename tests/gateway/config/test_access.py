@@ -79,7 +79,6 @@ def test_an_issuer_that_can_not_be_meant_so_is_refused(
             "auth.browser.mode",
             "does not fit `bindClient`",
         ),
-        ({"browser": PROXY}, {"listen": "unix:/run/x"}, "auth.browser.mode", "does not fit `listen`"),
         ({"browser": {"mode": "token"}}, {}, "auth.browser.mode", "needs `auth.tokens`"),
         ({"browser": {"mode": "proxy", "header": "X-User"}}, {}, "auth.browser", "says nothing"),
         ({"browser": PROXY | {"from": ["lan"]}}, {}, "auth.browser.from[0]", "must be an address or a network"),
@@ -158,6 +157,14 @@ def test_an_option_moves_no_gateway_behind_a_login_proxy_to_a_socket(settings: C
     found = settings(config({"browser": PROXY}, PERSONAL))
     assert found.unguarded == ""
     assert "no login proxy" in replace(found, listen=Address.unix("/run/x")).unguarded
+
+
+def test_an_option_moves_a_gateway_from_a_socket_to_where_its_login_proxy_has_an_address(
+    settings: Callable[..., Settings],
+) -> None:
+    found = settings(config({"browser": PROXY}, PERSONAL, listen="unix:/run/x"))
+    assert "no login proxy" in found.unguarded
+    assert replace(found, listen=Address("127.0.0.1", 8080)).unguarded == ""
 
 
 def pem(key: Any, form: Any = serialization.PrivateFormat.PKCS8, password: bytes | None = None) -> str:
