@@ -1,6 +1,7 @@
 """How a resource's URI is read before a rule is asked about it."""
 
 import re
+from ipaddress import AddressValueError, IPv6Address
 from typing import Final
 from urllib.parse import unquote
 
@@ -12,6 +13,8 @@ _PARTS: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*:)?(//[^/?#]*)?([^?#]*)([?#
 """Scheme, host, path, and the rest (RFC 3986, appendix B)."""
 _WEB: Final = frozenset({"http:", "https:", "ws:", "wss:"})
 _LITERAL_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+_OPEN_SCHEME: Final = re.compile(r"[^/:?#]*:(?=//)")
+"""One that is a pattern itself, before a host."""
 _ADDRESS: Final = r"(?<=//)\[(?=[0-9a-f.]*:[0-9a-f.]*:[0-9a-f.:]*\])"
 """Where the address of a host begins that is an IPv6 one, and no set of characters."""
 _GLOB: Final = re.compile(rf"\*|{_ADDRESS}|\[[^\]]*\]|%(?:2a|3f|5b)", re.IGNORECASE)
@@ -21,14 +24,16 @@ _EXPRESSION: Final = re.compile(r"\{[^{}]*\}")
 _MARK: Final = 0xE000
 """What is no text yet stands as a character of private use, from this one on, while the rest is read."""
 _MARKS_MAX: Final = 256
+_IN_BRACKETS: Final = re.compile(r"(?<=[\[\ue000])[0-9a-f:.]+(?=\])")
+"""The address of an IPv6 host in small letters, also where its bracket is the first mark in a pattern."""
 _BETWEEN: Final = re.compile(r"[/?&=#;:]")
 
 
 def normalized(uri: str) -> str | None:
     """The one form of a URI that rules are matched against (RFC 3986, section 6.2.2): scheme and web host in small
-    letters, codes of plain characters decoded, doubled slashes and `.` left out of the path. None for what could be
-    read as another place than it says: `..` between any two delimiters, encoded slashes and dots, backslashes, control
-    characters."""
+    letters, the address of an IPv6 host as short as can be (RFC 5952), codes of plain characters decoded, doubled
+    slashes and `.` left out of the path. None for what could be read as another place than it says: `..` between any
+    two delimiters, encoded slashes and dots, backslashes, control characters."""
     once = unquote(uri, errors="surrogateescape")
     if _HIDDEN.search(uri) or _HIDDEN.search(once) or _UNSAFE.search(once) or ".." in _BETWEEN.split(once):
         return None
@@ -37,19 +42,31 @@ def normalized(uri: str) -> str | None:
         return None
     scheme, host, path, rest = parts.groups(default="")
     scheme = scheme.lower()
-    host = host.lower() if scheme in _WEB else host  # of other schemes it may be a name like any other
+    if "]" in host:
+        host = _IN_BRACKETS.sub(_shortest, host.lower())
+    elif scheme in _WEB:  # of other schemes it may be a name like any other
+        host = host.lower()
     return unquote(f"{scheme}{host}{_path(path)}{rest}", errors="surrogateescape")
 
 
 def pattern(text: str) -> str:
     """A pattern of URIs in the form of what it is matched against: one that is written as its server lists them, with
-    codes or a host in capitals, would match nothing, and deny nothing. (One whose scheme is open is taken as it is.)"""
-    return _form(text, _GLOB) if _LITERAL_SCHEME.match(text) else text
+    codes or a host in capitals, would match nothing, and deny nothing. (Where the scheme is open, the host may be a
+    name like any other, and capitals in it are taken as they are; what begins with neither scheme nor host is taken
+    so as a whole.)"""
+    return _read(text, _GLOB)
 
 
 def template(text: str) -> str:
     """The same for what a template's URIs have in common."""
-    return _form(text, _EXPRESSION) if _LITERAL_SCHEME.match(text) else text
+    return _read(text, _EXPRESSION)
+
+
+def _read(text: str, unknown: re.Pattern[str]) -> str:
+    if _LITERAL_SCHEME.match(text):
+        return _form(text, unknown)
+    scheme = _OPEN_SCHEME.match(text)
+    return text if scheme is None else scheme[0] + _form(text[scheme.end() :], unknown)
 
 
 def _form(text: str, unknown: re.Pattern[str]) -> str:
@@ -66,6 +83,13 @@ def _form(text: str, unknown: re.Pattern[str]) -> str:
     if read is None:
         return text
     return "".join(marks[ord(one) - _MARK] if _MARK <= ord(one) < _MARK + len(marks) else one for one in read)
+
+
+def _shortest(address: re.Match[str]) -> str:
+    try:
+        return str(IPv6Address(address[0]))
+    except AddressValueError:
+        return address[0]
 
 
 def _path(path: str) -> str:

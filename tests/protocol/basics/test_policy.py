@@ -274,6 +274,17 @@ AS_THEY_ARE_WRITTEN = [
     ("https://h.test/p?x=//1", "https://h.test/p?x=//1"),
     ("H*://x/*", "http://x/y"),
     ("*://x/*", "http://x/y"),
+    ("*://[::1]/*", "http://[::1]/y"),
+    ("http*://[FE80::1]:8080/a%20b//*", "https://[fe80::1]:8080/a b/y"),
+    ("[hw]*://[::1]/*", "ws://[::1]/y"),
+    ("*://x/my%20docs//*", "ftp://x/my docs/y"),
+    ("*://Ann/*", "notes://Ann/y"),
+    ("*://[ab]c/*", "notes://bc/y"),
+    ("http://[0:0::0:1]/*", "http://[::1]/y"),
+    ("http://[::1]/*", "http://[0:0:0:0:0:0:0:1]/y"),
+    ("http://[::1]:80/*", "http://[0::0001]:80/y"),
+    ("notes://[FE80::1]/*", "notes://[fe80::0:1]/y"),
+    ("http://[1:2:3]/*", "http://[1:2:3]/y"),
     ("*//x/*", "http://x//y"),
     ("*", "http://x/y"),
 ]
@@ -286,6 +297,14 @@ def test_an_item_for_resources_matches_what_is_written_as_it_is(written: str, ur
     for policy, outcome in ((denied, "deny"), (allowed, "allow")):
         decision = policy.standing("ann", NOBODY).decide("resource", "s", uri)
         assert (decision.outcome, written.lower() in decision.rule.lower()) == (outcome, True)
+
+
+def test_a_host_of_an_item_with_an_open_scheme_is_no_other_name() -> None:
+    policy = Policy([rule(allow=["resource:s:*://Ann/*", "resource:s:*://[::1]/*"])])
+    judged = [
+        outcome(policy, NOBODY, f"resource:s:{uri}") for uri in ("x://ann/y", "x://:/y", "x://1/y", "x://[::2]/y")
+    ]
+    assert judged == ["deny"] * 4
 
 
 def test_what_a_code_stands_for_is_no_pattern() -> None:
@@ -305,3 +324,11 @@ def test_a_template_is_hidden_with_all_that_it_can_become(listed: str) -> None:
         judge("template", "s", listed).outcome == judge("resource", "s", listed.replace("{x}", "a")).outcome == "deny"
     )
     assert judge("template", "s", "https://Example.com/{x}").outcome == "allow"
+
+
+@pytest.mark.parametrize("host", ["h", "[::1]"])
+def test_a_template_with_an_open_scheme_is_read_as_its_uris_are(host: str) -> None:
+    policy = Policy([rule(allow=["resource:*:*"]), rule("policy[1]", deny=[f"resource:s:*://{host}/priv/*"])])
+    judge = policy.standing("ann", NOBODY).decide
+    assert judge("template", "s", f"{{scheme}}://{host}/%70riv//{{x}}").outcome == "deny"
+    assert judge("template", "s", f"{{scheme}}://{host}/{{x}}").outcome == "allow"
