@@ -12,7 +12,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
@@ -135,12 +135,25 @@ async def measured(compared: Compared, options: argparse.Namespace) -> Found:
     }
 
 
+def together(found: Sequence[Found]) -> Found:
+    """One run of several: of each number the median, and of a ratio what it was in each."""
+    whole: Found = {}
+    for name, value in found[0].items():
+        values = [one[name] for one in found]
+        whole[name] = together(values) if isinstance(value, dict) else median(values)
+        if name == "ratio" and len(values) > 1:
+            whole["each ratio"] = sorted(values) if not isinstance(value, dict) else values
+    return whole
+
+
 def program(about: str | None, measure: Callable[[argparse.Namespace], Awaitable[Found]]) -> None:
     """A command line for one such comparison; prints what `measure` finds."""
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--seconds", type=float, default=1.0, help="of each round at each gateway")
     parser.add_argument("--eras", nargs="+", choices=("legacy", "modern"), default=["legacy", "modern"])
+    parser.add_argument("--starts", type=int, default=1, help="of all processes, one after the other")
     parser.add_argument("--calls", type=int, default=0, help="count functions over so many calls instead")
     options = parser.parse_args()
-    print(json.dumps({"machine": proc.machine(), **trio.run(measure, options)}, indent=1))
+    found = [trio.run(measure, options) for _ in range(1 if options.calls else options.starts)]
+    print(json.dumps({"machine": proc.machine(), **(together(found) if len(found) > 1 else found[0])}, indent=1))
