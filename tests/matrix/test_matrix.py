@@ -72,14 +72,21 @@ CLIENTS = {
 
 @pytest.fixture(scope="module")
 def commands(shared_programs: Programs, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
-    """Server → what starts it. Those on Python start at once: there are many of them."""
+    """Server → what starts it, or for one on stdio what `tee.py` takes for that. They start at once, but for those on
+    TypeScript over HTTP: there are many of them."""
     stories = tmp_path_factory.mktemp("stories")
     story.write(stories)
 
     def command(name: str, server: Party) -> list[str]:
         if "python" in Path(server.command[0]).name:
             return shared_programs.forks(name, server.command)
-        return [*map(str, server.command), str(stories)]
+        node, *program = server.command
+        if server.http:
+            return [str(node), *map(str, program), str(stories)]
+        path = stories / f"{name}.socket"
+        hosting = [node, HERE / "servers/hosting.mjs", path, *program, stories]
+        shared_programs.start(name, hosting, ready=path.exists)
+        return ["--at", str(path)]
 
     return {name: command(name, server) for name, server in SERVERS.items()}
 

@@ -87,6 +87,29 @@ def test_a_tee_passes_each_line_on_at_once_and_the_servers_end_too(tmp_path: Pat
     assert recorded.said["client"] == recorded.said["server"] != []
 
 
+def test_a_tee_at_a_socket_passes_each_line_on_at_once_and_both_ends_too(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path := tmp_path / "socket"))
+        listener.listen()
+        listener.settimeout(PATIENCE)
+        command = [sys.executable, "-IS", str(HERE / "tee.py"), str(tmp_path), "a-1.2", "--at", str(path)]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as tee:
+            assert tee.stdin is not None
+            assert tee.stdout is not None
+            server, _ = listener.accept()
+            with server, server.makefile("rw") as lines:
+                server.settimeout(PATIENCE)
+                print(frame(ASK), file=tee.stdin, flush=True)
+                assert json.loads(lines.readline())["method"] == "tools/call"
+                print(frame(ANSWER), file=lines, flush=True)
+                assert json.loads(tee.stdout.readline())["id"] == 1
+                tee.stdin.close()
+                assert not lines.readline(), "the client's end is not passed on"
+            assert tee.wait(PATIENCE) == 0
+    (recorded,) = connections(tmp_path)
+    assert [len(said) for said in recorded.said.values()] == [1, 1]
+
+
 def test_a_session_over_many_requests_is_one_connection_and_batches_and_streams_are_read(tmp_path: Path) -> None:
     batch = half("HTTP/1.1 200 OK", f"[{frame(STEP)}, {frame(ANSWER)}]")
     accepted = b"HTTP/1.1 202 Accepted\r\nContent-Length: 0\r\n\r\n"

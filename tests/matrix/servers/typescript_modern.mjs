@@ -1,15 +1,16 @@
-// The matrix's server of revision 2026-07-28, on the TypeScript SDK: node typescript_modern.mjs STORIES (stdio), or
-// typescript_modern.mjs STORIES --http PORT. It speaks the modern era alone; what it says is what story.py wrote into
+// The matrix's server of revision 2026-07-28, on the TypeScript SDK: node typescript_modern.mjs STORIES (stdio, by
+// itself or by hosting.mjs), or typescript_modern.mjs STORIES --http PORT. It speaks the modern era alone; what it says is what story.py wrote into
 // the folder STORIES.
 import { randomBytes } from "node:crypto";
 import { readFileSync } from "node:fs";
 import { createServer } from "node:http";
 import { createRequire } from "node:module";
 import { setTimeout as sleep } from "node:timers/promises";
+import { fileURLToPath } from "node:url";
 
 const require = createRequire(new URL("../../node/", import.meta.url));
 const sdk = require("@modelcontextprotocol/server");
-const { serveStdio } = require("@modelcontextprotocol/server/stdio");
+const { serveStdio, StdioServerTransport } = require("@modelcontextprotocol/server/stdio");
 const { getRequestListener } = require("@hono/node-server");
 
 const story = JSON.parse(readFileSync(`${process.argv[2]}/2026-07-28.json`));
@@ -159,11 +160,8 @@ function makeServer() {
   return server;
 }
 
-if (process.argv[3] === "--http") {
-  const handler = sdk.createMcpHandler(makeServer, { legacy: "reject" });
-  tell = handler.notify;
-  createServer(getRequestListener(handler.fetch)).listen(Number(process.argv[4]), "127.0.0.1");
-} else {
+// Over stdio, or over what stands for it.
+export function serve(input, output) {
   const makeTelling = () => {
     const server = makeServer();
     tell = {
@@ -172,5 +170,13 @@ if (process.argv[3] === "--http") {
     };
     return server;
   };
-  serveStdio(makeTelling, { legacy: "reject" });
+  serveStdio(makeTelling, { legacy: "reject", transport: new StdioServerTransport(input, output) });
+}
+
+if (process.argv[3] === "--http") {
+  const handler = sdk.createMcpHandler(makeServer, { legacy: "reject" });
+  tell = handler.notify;
+  createServer(getRequestListener(handler.fetch)).listen(Number(process.argv[4]), "127.0.0.1");
+} else if (process.argv[1] === fileURLToPath(import.meta.url)) {
+  serve();
 }

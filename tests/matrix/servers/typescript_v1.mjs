@@ -1,5 +1,5 @@
-// The matrix's server on a TypeScript SDK of the handshake era, over stdio: node typescript_v1.mjs PACKAGE
-// STORIES. What it says is what story.py wrote into that folder, in the words of the SDK's revision; what that revision lacks, it lacks.
+// The matrix's server on a TypeScript SDK of the handshake era, over stdio: hosting.mjs SOCKET
+// typescript_v1.mjs PACKAGE STORIES. What it says is what story.py wrote into that folder, in the words of the SDK's revision; what that revision lacks, it lacks.
 import { appendFileSync, existsSync, readFileSync, statSync } from "node:fs";
 import { createRequire } from "node:module";
 import { setTimeout as sleep } from "node:timers/promises";
@@ -167,4 +167,5 @@ const handlers = [
 for (const [schema, handler] of handlers) {
   server.setRequestHandler(schema, async (request, extra) => handler(request, extra));
 }
-await server.connect(new StdioServerTransport());
+
+export const serve = (input, output) => server.connect(new StdioServerTransport(input, output));
