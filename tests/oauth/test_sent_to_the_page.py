@@ -86,6 +86,8 @@ async def test_a_modern_client_that_comes_too_early_gets_the_same_page_and_nothi
         client = gateway.modern(token=TOKENS["ann"], capabilities=URL_MODE)
         call = client.start_call("a__whoami")
         required = await call.required()
+        (question,) = required["inputRequests"].values()
+        assert set(question["params"]) == {"mode", "message", "url"}  # 2026-07-28 has no `elicitationId`
         for _ in range(2):
             (key,) = required["inputRequests"]
             again = client.retry(call, required, {key: {"action": "accept"}})
