@@ -14,8 +14,9 @@ from functools import partial
 from secrets import token_hex
 from typing import TypeAlias, assert_never
 
+from actors.named import NamedRef
 from actors.ports import DUE_PARTS, UNAVAILABLE, Done, Failed, Grant, Record, Refused, SessionKey, ignore
-from actors.runtime import Actor, DynamicSupervisor
+from actors.runtime import Actor, DynamicSupervisor, Ref
 from actors.services import Services
 from actors.streams.recorder import handle
 from actors.upstreams.resume import delete_upstream, read_resumable
@@ -25,6 +26,10 @@ AT_ONCE = 20
 """Sessions that are ended in one turn, so that many which are due together do not hold others up."""
 PAUSE = 0.1
 """Seconds between two turns."""
+ASKED_AGAIN = 5.0
+"""Seconds until the store is asked again that could not say whether it has recorded an end."""
+UNSURE = 4096
+"""Such ends that are remembered."""
 LATE = 1.0
 """Seconds by which two replicas may differ in what the clock of the store says."""
 LOOK = 17.3
@@ -49,6 +54,31 @@ def rests(key: SessionKey, seconds: float, services: Services) -> None:
     services.cluster.due_at(key, services.cluster.now() + seconds)
 
 
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """The end of a session, by whoever had it under this grant."""
+
+    key: SessionKey
+    grant: Grant
+    principal: str
+    endpoint: str
+    reason: str
+
+
+def record_end(ending: Ending, services: Services, expiry: Ref | NamedRef, done: Done = ignore) -> None:
+    """Has the store record an end, which is told when it is recorded. Where the store can't say whether it is, that is
+    asked again until it can: under the same grant nothing is ended that goes on elsewhere, or was ended by others."""
+
+    def recorded(outcome: Failed | None) -> None:
+        if not isinstance(outcome, Failed):
+            tell_end(ending, services)
+        elif outcome.reason in UNAVAILABLE:
+            expiry.reply(Unsure(ending))
+        done(outcome)
+
+    services.store.end(ending.key, ending.grant, ending.reason, recorded)
+
+
 def end(
     key: SessionKey,
     grant: Grant,
@@ -56,30 +86,24 @@ def end(
     reason: str,
     services: Services,
     upstreams: DynamicSupervisor,
+    expiry: Ref | NamedRef,
     done: Done = ignore,
 ) -> None:
-    """Ends a session that nobody will rebuild, with the sessions of its backends. It is told when it is recorded."""
+    """Ends a session that nobody will rebuild, with the sessions of its backends."""
     table = services.table.value
     for backend, resume in read_resumable(record.fields, key, services.sealer, table).items():
         if resume.kept is not None:
             delete_upstream(services, upstreams, table.backends[backend], resume.kept)
     principal, endpoint = (record.fields.get(name, b"").decode() for name in ("principal", "endpoint"))
-
-    def ended(outcome: Failed | None) -> None:
-        if not isinstance(outcome, Failed):
-            tell_end(key, principal, endpoint, reason, services)
-        done(outcome)
-
-    services.store.end(key, grant, reason, ended)
+    record_end(Ending(key, grant, principal, endpoint, reason), services, expiry, done)
 
 
-def tell_end(key: SessionKey, principal: str, endpoint: str, reason: str, services: Services) -> None:
+def tell_end(ending: Ending, services: Services) -> None:
     """Writes it into the audit trail."""
     if services.audit.on:
-        where = {"endpoint": endpoint} if endpoint else {}
-        services.audit.record(
-            "session.end", reason=reason, principal=principal, session=handle(key), era="legacy", **where
-        )
+        where = {"endpoint": ending.endpoint} if ending.endpoint else {}
+        who = {"principal": ending.principal, "session": handle(ending.key), "era": "legacy"}
+        services.audit.record("session.end", reason=ending.reason, **who, **where)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +125,18 @@ class Orphaned:
     """A session without work, whose owner has died: nobody knows since when it is idle."""
 
     key: SessionKey
+
+
+@dataclass(frozen=True, slots=True)
+class Unsure:
+    """The store can't say whether it has recorded this."""
+
+    ending: Ending
+
+
+@dataclass(frozen=True, slots=True)
+class _AskAgain:
+    """Time to ask it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +175,9 @@ class _Ended:
     outcome: Failed | None
 
 
-ExpiryMessage: TypeAlias = Returned | Overdue | Orphaned | _Tick | _Look | _Due | _Read | _Claimed | _Ended
+ExpiryMessage: TypeAlias = (
+    Returned | Overdue | Orphaned | Unsure | _AskAgain | _Tick | _Look | _Due | _Read | _Claimed | _Ended
+)
 
 
 class Expiry(Actor):
@@ -151,6 +189,7 @@ class Expiry(Actor):
         self._services = services
         self._upstreams = upstreams
         self._queue: OrderedDict[SessionKey, None] = OrderedDict()
+        self._unsure: OrderedDict[Ending, None] = OrderedDict()
         self._turn = 0.0
         """When the next turn may be; nothing that comes meanwhile puts it off."""
 
@@ -166,6 +205,10 @@ class Expiry(Actor):
                 rests(key, self._services.limits.idle_ttl, self._services)
             case Overdue(key):
                 self._add([key])
+            case Unsure(ending):
+                self._ask_later(ending)
+            case _AskAgain():
+                self._ask_again()
             case _Look():
                 self._look()
             case _Due(keys):
@@ -238,7 +281,7 @@ class Expiry(Actor):
                 self._failed(key, outcome)
         else:
             ref = self.ctx.ref
-            end(key, *outcome, "idle", self._services, self._upstreams, lambda out: ref.reply(_Ended(key, out)))
+            end(key, *outcome, "idle", self._services, self._upstreams, ref, lambda out: ref.reply(_Ended(key, out)))
 
     def _ended(self, key: SessionKey, outcome: Failed | None) -> None:
         if isinstance(outcome, Failed):
@@ -252,3 +295,15 @@ class Expiry(Actor):
         those who can."""
         if failed.reason not in (*UNAVAILABLE, Refused.TOO_NEW):
             self._services.cluster.due_at(key, None)
+
+    def _ask_later(self, ending: Ending) -> None:
+        if not self._unsure:
+            self.ctx.set_timer("ask again", ASKED_AGAIN, _AskAgain())
+        self._unsure[ending] = None
+        if len(self._unsure) > UNSURE:
+            self._unsure.popitem(last=False)
+
+    def _ask_again(self) -> None:
+        unsure, self._unsure = self._unsure, OrderedDict()
+        for ending in unsure:
+            record_end(ending, self._services, self.ctx.ref)

@@ -507,7 +507,7 @@ class Router(Actor):
         identity = Identity(claimed.key, claimed.principal, claimed.endpoint)
         if record.tries > REBUILDS:
             self._services.log.warning("session_poisoned", session=handle(claimed.key), tries=record.tries)
-            end(claimed.key, grant, record, "poisoned", self._services, self._tree.upstreams)
+            end(claimed.key, grant, record, "poisoned", self._services, self._tree.upstreams, self._tree.expiry)
             self._settle(claimed.key, errors.session_not_found())
             return
         self._services.log.info("session_activated", session=handle(claimed.key), epoch=grant.epoch, reason=reason)
@@ -616,7 +616,7 @@ class Router(Actor):
         def claimed(outcome: Any) -> bool:
             if not isinstance(outcome, Failed):
                 grant, record = self._granted.pop(key)
-                end(key, grant, record, "poisoned", self._services, self._tree.upstreams)
+                end(key, grant, record, "poisoned", self._services, self._tree.upstreams, self._tree.expiry)
             return True
 
         def read(outcome: Any) -> None:

@@ -60,11 +60,11 @@ from actors.protocol.table import Replaced, Table
 from actors.protocol.trace_context import parse
 from actors.protocol.trail import AUDITED
 from actors.quotas import Quotas
-from actors.record import FINAL, LOSSES, NO_FIELDS, RETRY, Fields, OwnedRecord, Renamed, SaveDue, Stored
+from actors.record import LOSSES, NO_FIELDS, RETRY, Fields, OwnedRecord, Renamed, SaveDue, Stored
 from actors.runtime import EMPTY_TABLE, NORMAL, SHUTDOWN, Actor, ActorDown, Down, Exit, Reply, put
 from actors.services import DRAIN_MARGIN, Services
 from actors.sessions import messages as sm
-from actors.sessions.expiry import Returned, last_activity, rests, tell_end
+from actors.sessions.expiry import Ending, Returned, last_activity, record_end, rests
 from actors.streams.connection import Connection
 from actors.streams.follower import Follower
 from actors.streams.recorder import (
@@ -945,15 +945,14 @@ class SessionActor(Actor):
         def done(outcome: Any) -> None:
             why = outcome.reason if isinstance(outcome, Failed) else None
             self._moved = why is Refused.FENCED  # then it is to end where it goes on
-            if why not in (*FINAL, *UNAVAILABLE):  # else whoever has ended it tells, or will
-                tell_end(identity.key, identity.principal.name, identity.endpoint, reason, self.services)
             for reply in () if self._moved else ending:
                 reply.answer(Answer.refusing(errors.store_away()) if why in UNAVAILABLE else Answer(200))
             # Only now: whoever asked for the end must not hear of it before it is recorded.
             ref.stop(NORMAL)
 
-        self.services.store.end(self.identity.key, self.record.grant, reason, done)
-        self.services.log.info("session_ended", session=handle(self.identity.key), reason=reason)
+        ended = Ending(identity.key, self.record.grant, identity.principal.name, identity.endpoint, reason)
+        record_end(ended, self.services, self.tree.expiry, done)
+        self.services.log.info("session_ended", session=handle(identity.key), reason=reason)
 
     # Whose it is
 

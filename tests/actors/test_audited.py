@@ -117,6 +117,56 @@ async def test_the_end_of_a_session_that_was_not_recorded_is_told_once_it_is(aut
         assert [line["reason"] for line in trail.of("session.end")] == ["delete"]
 
 
+@pytest.mark.parametrize("meanwhile", ["nothing", "ended again"])
+async def test_the_end_of_a_session_is_told_once_though_the_answer_of_the_store_was_lost(
+    autojump_clock, trail, monkeypatch, meanwhile
+):
+    async with open_replicas(2, server(), **watched(trail)) as (one, two):
+        client = await one.connect(principal=ANN)
+        end = one.store.end
+
+        def lost(*what):
+            end(*what[:-1], lambda outcome: what[-1](Failed(Refused.AWAY)))
+
+        with monkeypatch.context() as store:
+            store.setattr(one.store, "end", lost)
+            assert await client.delete() == 503
+            if meanwhile == "ended again":
+                assert await client.delete() == 404
+            await trio.sleep(60)
+            assert trail.of("session.end") == []
+        await trio.sleep(60)
+        assert [line["reason"] for line in trail.of("session.end")] == ["delete"]
+        await trio.sleep(3600)
+        assert len(trail.of("session.end")) == 1
+        assert two.actors.sessions.table == {}
+
+
+async def test_an_end_that_was_not_recorded_does_not_end_the_session_where_it_goes_on(
+    autojump_clock, trail, monkeypatch
+):
+    async with open_gateway(server(), **watched(trail)) as gateway:
+        client = await gateway.connect(principal=ANN)
+        with monkeypatch.context() as store:
+            store.setattr(gateway.store, "end", lambda *what: what[-1](Failed(Refused.AWAY)))
+            assert await client.delete() == 503
+            await client.tool("alpha__echo", text="x")
+        await trio.sleep(60)
+        await client.tool("alpha__echo", text="x")
+        assert trail.of("session.end") == []
+
+
+async def test_an_end_that_was_not_recorded_is_in_the_end(autojump_clock, trail, monkeypatch):
+    async with open_gateway(server(), **watched(trail)) as gateway:
+        client = await gateway.connect(principal=ANN)
+        with monkeypatch.context() as store:
+            store.setattr(gateway.store, "end", lambda *what: what[-1](Failed(Refused.AWAY)))
+            assert await client.delete() == 503
+        await trio.sleep(60)
+        assert [line["reason"] for line in trail.of("session.end")] == ["delete"]
+        assert await client.begin("tools/list").head() == 404
+
+
 async def test_the_end_of_a_session_at_rest_that_was_not_recorded_is_asked_for_again(
     autojump_clock, trail, monkeypatch
 ):
