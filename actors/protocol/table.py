@@ -126,6 +126,8 @@ class UpstreamAuth:
     """The authorization server is not told which resource a token is for."""
     scopes: tuple[str, ...] = ()
     audience: str | None = None
+    delegation: bool = False
+    """Of `exchange`: the gateway shows a token of its own too, as the one who acts for the user."""
     catalog: str | None = field(default=None, repr=False)
     header: str = "Authorization: Bearer {key}"
     """Of `key`: the header that carries it."""

@@ -64,6 +64,7 @@ _BUILT: dict[str, Literal["client_credentials", "user", "key", "exchange"]] = {
 }
 _MODES: dict[str, tuple[str, ...]] = {
     "audience": ("exchange",),
+    "delegation": ("exchange",),
     "metadata_url": ("user", "client_credentials"),
     "authorize_parameters": ("user",),
     "inside": ("user", "client_credentials", "exchange"),
@@ -259,6 +260,7 @@ class Builder:
             mode=_BUILT[auth.mode],
             issuer=self._exchanges_at(server, auth, path) if auth.mode == "exchange" else auth.issuer,
             audience=auth.audience,
+            delegation=auth.delegation,
             client_id=auth.client_id,
             client_secret=plain(auth.client_secret),
             private_key=plain(auth.private_key),

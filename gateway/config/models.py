@@ -125,6 +125,9 @@ class ServerAuth(Section):
     """What to ask for, besides what the server demands; without any, what it names."""
     audience: str | None = None
     """Of `exchange`: what the issuer calls the server, besides its URL."""
+    delegation: Switch = False
+    """Of `exchange`: the gateway shows the issuer a token of its own besides the user's (`actor_token`), so that what
+    it gives says who acts for the user (`act`). The client must be allowed to have one (`client_credentials`)."""
     catalog: CatalogText | None = None
     """Of `user`, `key` and `exchange`: a bearer token by which the gateway asks for lists that it shows to users who
     have not connected yet. No call is ever made with it."""

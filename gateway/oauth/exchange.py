@@ -18,9 +18,10 @@ from gateway.oauth.discovery import Discovery
 from gateway.oauth.errors import AwayError, OAuthError, shown
 from gateway.oauth.grants import Client, Tokens
 from gateway.oauth.metadata import AuthorizationServer
-from gateway.oauth.sources import client_of
+from gateway.oauth.sources import client_of, due
 from gateway.oauth.subjects import Subjects
 from gateway.oauth.told import NOBODY_TOLD, Told
+from gateway.oauth.trust import trusted_by
 
 METADATA_FRESH: Final = 300.0
 """Seconds for which it is known where the issuer exchanges tokens."""
@@ -49,6 +50,9 @@ class Exchange:
         self._discovery = discovery
         self._wall = wall
         self._server: tuple[float, AuthorizationServer] | None = None
+        self._own: tuple[float, Tokens] | None = None
+        """The gateway's own tokens at the issuer, and when they were given."""
+        self._turn = trio.Lock()
 
     async def ask(
         self, principal: str, rights: Rights, challenge: Challenge | None, before: tuple[str, ...]
@@ -60,10 +64,11 @@ class Exchange:
         challenged = challenge.scopes if challenge is not None else None
         asked = tuple(dict.fromkeys((*before, *self._auth.scopes, *(challenged or ()))))
         resource = None if self._auth.omit_resource else self._url
-        form = grants.exchange_form(subject.token, resource, self._auth.audience, asked)
         server = await self._metadata()
-        now = self._wall()
         try:
+            actor = await self._actor(server) if self._auth.delegation else None
+            form = grants.exchange_form(subject.token, resource, self._auth.audience, asked, actor)
+            now = self._wall()
             tokens = await self._discovery.exchange(
                 server,
                 self._client(server),
@@ -76,12 +81,31 @@ class Exchange:
         except OAuthError as error:
             self._server = None  # it may be elsewhere by now
             if not isinstance(error, AwayError):
+                self._own = None  # which may be what was refused
                 of = {"account": principal, "iss": self._issuer}
                 self._told.token("token.refused", self._name, **of, reason=error.reason)
             raise
         scopes = list(tokens.scopes)
         self._told.token("token.fetch", self._name, account=principal, iss=self._issuer, scopes=scopes)
         return tokens, asked
+
+    async def _actor(self, server: AuthorizationServer) -> str:
+        """The token by which the gateway says that it is the one who acts."""
+        async with self._turn:
+            now = self._wall()
+            if self._own is None or due(self._own[1], self._own[0], now):
+                tokens = await self._discovery.tokens(
+                    server.issuer,
+                    server.token_endpoint,
+                    self._client(server),
+                    grants.client_form((), None),
+                    asked=(),
+                    now=now,
+                    trusted=trusted_by(server.issuer, *self._auth.named),
+                )
+                self._own = (now, tokens)
+                self._told.token("token.fetch", self._name, iss=self._issuer, scopes=list(tokens.scopes))
+            return self._own[1].access
 
     async def _metadata(self) -> AuthorizationServer:
         now = trio.current_time()

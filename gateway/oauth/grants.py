@@ -229,15 +229,22 @@ ISSUED: Final = frozenset({ACCESS_TOKEN, "urn:ietf:params:oauth:token-type:jwt"}
 
 
 def exchange_form(
-    subject_token: str, resource: str | None, audience: str | None, scopes: Sequence[str]
+    subject_token: str,
+    resource: str | None,
+    audience: str | None,
+    scopes: Sequence[str],
+    actor_token: str | None = None,
 ) -> dict[str, str]:
-    """For a token for this resource, in place of the one by which its user asks (RFC 8693, section 2.1)."""
+    """For a token for this resource, in place of the one by which its user asks (RFC 8693, section 2.1). With a token
+    of the actor it is to say who acts for the user (section 1.1, delegation)."""
     form = {
         "grant_type": EXCHANGE,
         "subject_token": subject_token,
         "subject_token_type": ACCESS_TOKEN,
         "requested_token_type": ACCESS_TOKEN,
     }
+    if actor_token is not None:
+        form |= {"actor_token": actor_token, "actor_token_type": ACCESS_TOKEN}
     if audience is not None:
         form["audience"] = audience
     if scopes:

@@ -1,6 +1,7 @@
 """Servers that get, in place of the token by which a user asks, one that its issuer gives for it (RFC 8693)."""
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +100,31 @@ async def test_an_issuer_that_knows_no_resources_is_told_an_audience_alone(era: 
         async with open_authorized(said, tmp_path) as gateway:
             assert user_of(await call(gateway, world.token_for(RESOURCE, "ann"), era)) == "ann"
         assert {(form.get("resource"), form["audience"]) for form in exchanges(world)} == {(None, "tracker")}
+
+
+@ERAS
+async def test_with_delegation_the_issuer_is_told_who_acts(
+    era: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_oauth_world() as world, open_authorized(configured(world, delegation=True), tmp_path) as gateway:
+
+        def own() -> list[dict[str, str]]:
+            return [form for form in exchanges(world) if form["grant_type"] != EXCHANGE]
+
+        for user in ("ann", "bob"):
+            assert user_of(await call(gateway, world.token_for(RESOURCE, user), era)) == user
+            assert world.access[world.calls()[-1].token].actor == "gw"
+        assert own() == [{"grant_type": "client_credentials"}], "the gateway's own token is kept"
+        acting = {form["actor_token"] for form in exchanges(world) if form["grant_type"] == EXCHANGE}
+        assert acting.isdisjoint(asked.token for asked in world.asked), "it goes to the issuer alone"
+        [token] = acting
+        del world.access[token]  # the issuer has forgotten it
+        monkeypatch.setattr(sources, "AGAIN", 0.0)
+        cat = world.token_for(RESOURCE, "cat")
+        with suppress(Exception):  # the first who asks may be refused for it
+            await call(gateway, cat, era, "whoami", "/mcp/a")
+        assert user_of(await call(gateway, cat, era, "whoami", "/mcp/a")) == "cat"
+        assert len(own()) == 2
 
 
 @ERAS

@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
 from urllib.parse import parse_qs, unquote_plus, urlencode, urlsplit
@@ -68,6 +68,7 @@ class Granted:
     client: str
     scopes: str
     resource: str = ""
+    actor: str = ""
 
 
 Reply = tuple[int, dict[str, str], bytes]
@@ -270,6 +271,12 @@ class OAuthWorld:
         except jwt.PyJWTError:
             return _json({"error": "invalid_request"}, 400)
         granted = Granted(claims["sub"], client, form.get("scope", claims.get("scope", "")), form.get("resource", ""))
+        if "actor_token" in form:
+            assert form["actor_token_type"] == ACCESS_TOKEN
+            actor = self.access.get(form["actor_token"])
+            if actor is None or actor.user != "itself":
+                return _json({"error": "invalid_request"}, 400)
+            granted = replace(granted, actor=actor.client)
         status, headers, body = self._give(granted, False)
         more = {"issued_token_type": self.issued_type} if self.issued_type is not None else {}
         return status, headers, json.dumps(json.loads(body) | more).encode()

@@ -283,6 +283,7 @@ SECRET = {"clientId": "gw", "clientSecret": "s"}
         ({"mode": "user", "authorizeParameters": {" ": "x"}}, "authorizeParameters. ", "not for others"),
         ({"mode": "key", "omitResource": True}, "omitResource", "`exchange`"),
         ({"mode": "user", "audience": "x"}, "audience", "is for `exchange`"),
+        ({"mode": "client_credentials", **SECRET, "delegation": True}, "delegation", "is for `exchange`"),
         ({"mode": "user", **SECRET, "assertionAudience": "token_endpoint"}, "assertionAudience", "`privateKey`"),
         ({"mode": "user", "assertionAudience": "me"}, "assertionAudience", "must be 'issuer' or 'token_endpoint'"),
         ({"mode": "static", "omitResource": True}, "omitResource", "has no meaning"),
