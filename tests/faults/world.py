@@ -10,7 +10,7 @@ from __future__ import annotations
 import socket
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager, closing
 from dataclasses import dataclass, field, replace
 from typing import Any
 from unittest import mock
@@ -104,7 +104,7 @@ class World:
         stopping = trio.Event()
         scope, self._first = self._first or trio.CancelScope(), None
         life: Life | None = None
-        with scope:
+        with closing(listener), scope:  # also of a life that is ended before it has begun
             async with open_gateway(
                 self.alpha, self.beta, store=self.store, cluster=self.store.inner, **vars_of(self.limits)
             ) as gateway:
@@ -138,7 +138,6 @@ class World:
                 finally:
                     self.crashes += gateway.crashes
                     gateway.crashes.clear()
-        listener.close()
         if life is not None:
             life.over.set()
 
