@@ -28,7 +28,7 @@ from actors.machines.upstream.events import AnswerGiven, ServerInfo, Wanted
 from actors.machines.upstream.legacy_state import Profile
 from actors.machines.upstream.modern_events import Caller
 from actors.protocol import capabilities, errors
-from actors.protocol.messages import RequestId
+from actors.protocol.messages import EMPTY, RequestId
 from actors.protocol.methods import CHANGED, METHODS
 from actors.protocol.steady import steady
 from actors.protocol.table import HttpTarget, Replaced, Table, replaced
@@ -73,12 +73,13 @@ class Consult:
 @dataclass(frozen=True, slots=True)
 class Listed:
     """The answer: `items` is None if nothing is known and nothing could be learned; `pending`: it is still on its
-    way."""
+    way. `error`: why it could not be learned when it was asked for last, if anybody has said so."""
 
     backend: str
     method: str
     items: Items | None
     pending: bool
+    error: Raw
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,6 +243,8 @@ class Known:
     """It is fetched as soon as the first connection to its server is there, which is another one's."""
     fetching: bool = False
     call: int | None = None
+    error: Raw = field(default_factory=Raw)
+    """Why the last fetch brought nothing, if anybody has said so."""
     attempt: int = 0
     waiting: list[Ref] = field(default_factory=list)
     looking: list[Ref] = field(default_factory=list)
@@ -372,7 +375,7 @@ class Catalogue(Actor):
         if wanted.heard != self._changes[key.backend, CHANGED[method]]:
             wanted.stale = True
         if wanted.current or (wanted.presentable and not consult.fresh):
-            consult.caller.reply(Listed(key.backend, method, wanted.items, False))
+            consult.caller.reply(Listed(key.backend, method, wanted.items, False, EMPTY))
             if not wanted.current:
                 self._fetch(key, entry, method, wanted)  # what is different is announced
             self._used(key, entry)
@@ -529,7 +532,7 @@ class Catalogue(Actor):
         def done(items: Items | None, error: Raw) -> None:
             if error and wanted.items is not None:
                 items = None  # a part is no better than the whole that is known
-            self._fetched(key, entry, method, items)
+            self._fetched(key, entry, method, items, error)
             wanted.stale = wanted.stale or bool(error)
 
         Paging(METHODS[method].items or "", ask, done).start()
@@ -539,9 +542,10 @@ class Catalogue(Actor):
         longest = self._services.limits.request_deadline
         return min(longest, spec.timeout) if spec is not None else longest
 
-    def _fetched(self, key: Key, entry: Entry, method: str, items: Items | None) -> None:
+    def _fetched(self, key: Key, entry: Entry, method: str, items: Items | None, error: Raw = EMPTY) -> None:
         wanted = entry.lists[method]
         self._end_fetch(key, method, wanted)
+        wanted.error = error
         overtaken = wanted.told and items is not None  # the backend said so while the pages came
         if items is None:
             # What the backend has said of it is still to be looked into.
@@ -597,7 +601,7 @@ class Catalogue(Actor):
             entry.due = None
             self.ctx.cancel_timer(("overdue", key))
         for caller in waiting:
-            caller.reply(Listed(key.backend, method, wanted.items, wanted.fetching or wanted.held))
+            caller.reply(Listed(key.backend, method, wanted.items, wanted.fetching or wanted.held, wanted.error))
         wanted.missed = wanted.missed or (wanted.items is None and bool(waiting))
         if (wanted.missed or wanted.checked) and not wanted.fetching and not wanted.held:
             wanted.attempt += 1
@@ -712,12 +716,12 @@ class Catalogue(Actor):
         entry.upstream = None
         self._disconnected(key, entry)
 
-    def _disconnected(self, key: Key, entry: Entry) -> None:
+    def _disconnected(self, key: Key, entry: Entry, error: Raw = EMPTY) -> None:
         entry.ready = False
         entry.outdate()
         for method, wanted in entry.lists.items():
             if wanted.fetching:
-                self._fetched(key, entry, method, None)
+                self._fetched(key, entry, method, None, error)
 
     # What upstream connections say
 
@@ -753,8 +757,8 @@ class Catalogue(Actor):
                 for method, wanted in entry.lists.items():
                     if wanted.fetching and wanted.call is None:
                         self._ask(key, entry, method, wanted)
-            case UpstreamDown():
-                self._disconnected(key, entry)
+            case UpstreamDown(payload=error):
+                self._disconnected(key, entry, error)
             case UpstreamWrongEra(upstream):
                 self._wrong_era(key, entry, upstream)
             case UpstreamNotification(method=notification):

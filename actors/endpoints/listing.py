@@ -18,13 +18,15 @@ from actors.endpoints.connecting import connect_tool
 from actors.endpoints.endpoint import Endpoint
 from actors.endpoints.last_known import Key
 from actors.machines.upstream.events import ServerInfo
-from actors.protocol import aggregate, capabilities, tasks
+from actors.protocol import aggregate, capabilities, errors, tasks
 from actors.protocol.aggregate import Naming, item_name
+from actors.protocol.messages import EMPTY
 from actors.protocol.methods import CHANGED, METHODS
 from actors.protocol.naming import Names, Uris, build_names, build_uris
 from actors.protocol.steady import steady
 from actors.protocol.subjects import LISTED
 from actors.protocol.table import Table
+from actors.protocol.transport import UNAUTHORIZED
 from actors.runtime import EMPTY_SET, EMPTY_TABLE, put, without
 from actors.upstreams.messages import UpstreamOutcome
 from actors.upstreams.paging import Items, Page, Paging
@@ -122,8 +124,8 @@ class Listing:
         self._memo = endpoint.tree.memo
         self.views: dict[str, dict[str, View | None]] = {}
         """By method and backend; None: it is not known, though it was asked for."""
-        self._failed: frozenset[tuple[str, str]] = EMPTY_SET
-        """Method and backend: it was asked for, and can't be had."""
+        self._failed: dict[tuple[str, str], Raw] = EMPTY_TABLE
+        """By method and backend: it was asked for, and can't be had; why, if anybody has said so."""
         self._stale: frozenset[tuple[str, str]] = EMPTY_SET
         """Method and backend: it may be another one now."""
         self._fetches: frozenset[tuple[str, str]] = EMPTY_SET
@@ -230,7 +232,7 @@ class Listing:
         if spec is None or not endpoint.tree.catalogue.reply(
             Consult(endpoint.host.ctx.ref, catalogue_key(endpoint, backend), endpoint.profile(spec), method, fresh)
         ):
-            self._arrived(method, backend, None, failed=True)
+            self._arrived(method, backend, None, failed=EMPTY)
 
     def _connect(self, method: str, backend: str, *, fresh: bool) -> None:
         """It is fetched as soon as there is a connection; until then the last list known is shown."""
@@ -241,7 +243,7 @@ class Listing:
             if server_info is not None:
                 self._fetch(method, backend, fresh=fresh)
             elif self._source.modern(backend):
-                self._arrived(method, backend, None, failed=True)
+                self._arrived(method, backend, None, failed=error)
             else:
                 self._consult(method, backend, fresh=fresh)
 
@@ -281,7 +283,7 @@ class Listing:
                 items = items if self._view(method, backend) is None else None
             if items is not None:
                 items = self._as_known(method, backend, items)
-            self._arrived(method, backend, items, failed=items is None)
+            self._arrived(method, backend, items, failed=error if items is None else None)
             view = self._view(method, backend)
             if not error and view is not None:
                 self._source.learned(method, backend, view.items)
@@ -301,13 +303,18 @@ class Listing:
     def listed(self, message: Listed) -> None:
         """The catalogue's answer."""
         self._stale = without(self._stale, (message.method, message.backend))
-        failed = message.items is None and not message.pending
+        failed = message.error if message.items is None and not message.pending else None
         self._arrived(message.method, message.backend, message.items, failed=failed)
 
-    def _arrived(self, method: str, backend: str, items: Items | None, *, failed: bool = False) -> None:
+    def _arrived(self, method: str, backend: str, items: Items | None, *, failed: Raw | None = None) -> None:
+        """`failed`: it can't be had, and why."""
         if items is not None:
             self._slow.pop(backend, None)
-        self._failed = self._failed | {(method, backend)} if failed else without(self._failed, (method, backend))
+        if failed is not None:
+            self._failed = put(self._failed, (method, backend), failed)
+        else:
+            self._failed.pop((method, backend), None)
+            self._failed = self._failed or EMPTY_TABLE
         items = self._before_account(method, backend, items)
         awaited = [k for k, gathering in self._gathering.items() if k[0] == method and backend in gathering.waiting]
         if self._take(method, backend, items) and not any(self._gathering[key].shows for key in awaited):
@@ -412,7 +419,7 @@ class Listing:
             self._slow.pop(backend, None)
             for views in self.views.values():
                 views.pop(backend, None)
-        self._failed = frozenset(key for key in self._failed if key[1] not in backends) or EMPTY_SET
+        self._failed = {key: why for key, why in self._failed.items() if key[1] not in backends} or EMPTY_TABLE
         self.tables = None
 
     def shrink(self) -> None:
@@ -436,6 +443,11 @@ class Listing:
     def missing(self, method: str) -> dict[str, str]:
         """The backends whose list is not known, and whether it is `pending` or its fetch `failed`."""
         return {b: "failed" if (method, b) in self._failed else "pending" for b in self.silent(method)}
+
+    def unauthorized(self, method: str, backend: str) -> Raw | None:
+        """The error that says so, if the list can't be had since the server takes none of our credentials."""
+        error = self._failed.get((method, backend))
+        return error if error and errors.reason_of(error) in UNAUTHORIZED else None
 
     def silent(self, method: str) -> list[str]:
         """The backends whose list is not known, though it was asked for."""

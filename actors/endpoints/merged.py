@@ -165,6 +165,9 @@ class Merged:
         stands = backend is not None and self.listing.stands_for(backend)
         if backend is None or (not stands and backend not in self.listing.silent(LOOKED_UP[method][0])):
             return unknown
+        unauthorized = self.listing.unauthorized(LOOKED_UP[method][0], backend)
+        if unauthorized is not None:
+            return errors.Refusal(errors.parse_error_member(unauthorized))
         status = self._endpoint.tree.status.get(backend)
         if status is not None and status.failure is not None:
             return errors.Refusal(unreachable(backend, status))

@@ -20,6 +20,7 @@ from tests.support.oauth import EXCHANGE, OAuthWorld, open_oauth_world
 
 RESOURCE = "http://127.0.0.1:8080/mcp"
 ERAS = pytest.mark.parametrize("era", ["legacy", "modern"])
+PLACES = pytest.mark.parametrize(("path", "tool"), [("/mcp/a", "whoami"), ("/mcp", "a__whoami")])
 
 
 def configured(world: OAuthWorld, **auth: Any) -> dict[str, Any]:
@@ -197,10 +198,11 @@ async def test_a_token_that_the_store_has_not_is_written_again(monkeypatch: pyte
 
 
 @ERAS
-async def test_who_asks_by_a_token_of_nobodys_can_not_use_it(era: str, tmp_path: Path) -> None:
+@PLACES
+async def test_who_asks_by_a_token_of_nobodys_can_not_use_it(path: str, tool: str, era: str, tmp_path: Path) -> None:
     async with open_oauth_world() as world, open_authorized(configured(world), tmp_path) as gateway:
         with pytest.raises(Exception) as refused:
-            await call(gateway, "R" * 32, era, "whoami", "/mcp/a")
+            await call(gateway, "R" * 32, era, tool, path)
         assert "auth_refused" in repr(vars(refused.value))
         assert exchanges(world) == []
         assert "R" * 32 not in repr(world.asked)
@@ -219,18 +221,19 @@ async def test_what_is_no_access_token_goes_nowhere(said: str | None, era: str, 
 
 
 @ERAS
+@PLACES
 async def test_an_issuer_that_is_away_is_no_fault_of_the_user(
-    era: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    path: str, tool: str, era: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with open_oauth_world() as world, open_authorized(configured(world), tmp_path) as gateway:
         token = world.token_for(RESOURCE, "ann")
         world.token_status = 503
         with pytest.raises(Exception) as refused:
-            await call(gateway, token, era, "whoami", "/mcp/a")
+            await call(gateway, token, era, tool, path)
         assert "auth_unavailable" in repr(vars(refused.value))
         world.token_status = 200
         monkeypatch.setattr(sources, "AGAIN", 0.0)
-        assert user_of(await call(gateway, token, era, "whoami", "/mcp/a")) == "ann"
+        assert user_of(await call(gateway, token, era, tool, path)) == "ann"
 
 
 @ERAS
