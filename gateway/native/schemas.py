@@ -227,9 +227,16 @@ class Output:
 
     def check(self, structured: Any) -> None:
         """TypeError if this value, as JSON has it, does not fit the schema."""
-        fault = self._schema.fault(from_json(to_json(structured)))
+        fault = self._fault(structured)
         if fault:
             raise TypeError(f"the tool returned what its output schema forbids: {fault}")
+
+    def fits(self, structured: Any) -> bool:
+        """Whether this value, as JSON has it, fits the schema."""
+        return self._fault(structured) is None
+
+    def _fault(self, structured: Any) -> str | None:
+        return self._schema.fault(from_json(to_json(structured)))
 
 
 def _is_finite(dumped: Any) -> bool:

@@ -41,7 +41,7 @@ class Tool:
         if isinstance(value, ToolResult):
             if self.output and not value.is_error:
                 self.output.check(value.structured)
-            return _tool_result(value, version)
+            return _tool_result(self._readable(value) if value.is_error else value, version)
         if self.output and _are_contents(value):
             blocks = [entry if isinstance(entry, str) else content.block(entry, version) for entry in value]
             return _tool_result(ToolResult(value, self.output.dump(blocks)), version)
@@ -49,6 +49,15 @@ class Tool:
             structured = self.output.dump(value)
             return _tool_result(ToolResult([content.to_json(structured).decode()], structured), version)
         return _tool_result(ToolResult(_contents(value)), version)
+
+    def _readable(self, failure: ToolResult) -> ToolResult:
+        """A failure whose structured output its schema forbids says it as text alone: a server's structured output
+        fits the schema (2025-11-25, server/tools, "Output Schema"), and clients that look would see no failure at all.
+        """
+        if failure.structured is None or self.output is None or self.output.fits(failure.structured):
+            return failure
+        text = content.to_json(failure.structured).decode()
+        return ToolResult([*(c for c in failure.content if c != text), text], is_error=True)
 
 
 def failed(text: str, version: str) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gateway.native import Context, Request, Response, Server
+from gateway.native import Context, Request, Response, Server, ToolResult
 from stagedoor import open_client
 
 PNG = b"\x89PNG"
@@ -116,7 +116,7 @@ async def test_structured_output_is_sent_with_its_text_and_held_to_the_schema(co
 async def test_an_error_is_for_the_model_where_a_tool_says_it(connect: Any) -> None:
     server = Server("t")
 
-    @server.tool(output_schema={"type": "object", "required": ["n"]})
+    @server.tool(output_schema={"type": "object", "properties": {"left": {"type": "integer"}}, "required": ["left"]})
     async def fails(res: Response) -> Response:
         return res.text("thrown away").error("no stock", {"left": 0})
 
@@ -131,6 +131,28 @@ async def test_an_error_is_for_the_model_where_a_tool_says_it(connect: Any) -> N
     assert result["structuredContent"] == {"left": 0}
     assert (await client.call("plainly"))["content"] == [{"type": "text", "text": "no"}]
     assert client.log.lines == []
+
+
+async def test_details_that_the_output_schema_forbids_are_text_alone(connect: Any) -> None:
+    """Clients that hold the structured output of a failure to the schema too would see no failure: the TypeScript SDK 1
+    throws."""
+    server = Server("t")
+    price = {"type": "object", "properties": {"price": {"type": "number"}}, "required": ["price"]}
+
+    @server.tool(output_schema=price)
+    async def built(res: Response) -> Response:
+        return res.error("no stock", {"left": 0})
+
+    @server.tool(output_schema=price)
+    async def whole() -> ToolResult:
+        return ToolResult(["no stock"], {"left": 0}, is_error=True)
+
+    client = await connect(server)
+    for name in ("built", "whole"):
+        result = await client.call(name)
+        assert result["isError"]
+        assert [c["text"] for c in result["content"]] == ["no stock", '{"left":0}']
+        assert "structuredContent" not in result
 
 
 async def test_elsewhere_an_error_is_one_of_json_rpc(connect: Any, failed: Any) -> None:
