@@ -5,6 +5,7 @@ A schema may be a function: it is asked each time when it is needed, and compile
 
 from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
+from math import isfinite
 from typing import Any, TypeAlias
 
 from gateway.native.errors import SHOWN, WHAT_MAX, cut, named
@@ -48,7 +49,7 @@ class JsonSchema:
         if not every:
             return _first(validator, value)
         faults = list(validator.iter_errors(value))
-        return named((_line(fault) for fault in faults), len(faults))
+        return named((_line(fault, value) for fault in faults), len(faults))
 
     def _compile(self) -> Any:
         if self._validator is not None and not callable(self._given):
@@ -80,14 +81,23 @@ def _first(validator: Any, value: Any) -> str:
     try:
         validator.validate(value)
     except jsonschema_rs.ValidationError as fault:
-        return _line(fault)
+        return _line(fault, value)
     raise AssertionError("a value that does not fit has a fault")
 
 
-def _line(fault: Any) -> str:
+def _line(fault: Any, value: Any = None) -> str:
     place = getattr(fault, "instance_path", ())
     message = str(getattr(fault, "message", fault))
+    if value is not None and _is_infinite(value, place):  # to the validator it is a null, which nobody sent
+        message = "Input should be a finite number"
     return f"{_where(place)}: {_short(message)}" if place else _short(message)
+
+
+def _is_infinite(value: Any, place: Iterable[str | int]) -> bool:
+    """Whether it is no finite number that stands there in the value."""
+    for part in place:
+        value = value[part]
+    return isinstance(value, float) and not isfinite(value)
 
 
 def _where(place: Iterable[str | int]) -> str:
