@@ -57,11 +57,14 @@ def store_kind(settings: Settings) -> str:
 def _places(settings: Settings) -> list[str]:
     table = settings.table
     groups = [name for name, endpoint in table.endpoints.items() if name and endpoint.kind == "aggregate"]
-    alone = [endpoint_url(settings, f"{{{','.join(table.backends)}}}")] if table.backends else []
+    named = [name for name in table.backends if name in table.endpoints]
+    alone = [endpoint_url(settings, f"{{{','.join(named)}}}")] if named else []
+    merged = table.endpoints[""].kind == "aggregate"
+    held = f"{_count(len(table.backends), 'server')} in one" if merged else "one server, as it is"
     # "memory" loses every session with the process: whoever starts it should know.
     keeps = " (sessions end with this process)" if store_kind(settings) == "memory" else ""
     rows = [
-        ("endpoint", [f"{endpoint_url(settings)}   {_count(len(table.backends), 'server')} in one"]),
+        ("endpoint", [f"{endpoint_url(settings)}   {held}"]),
         ("alone", alone),
         ("groups", [endpoint_url(settings, name) for name in groups]),
         ("admin", [f"{admin_url(settings)}   /livez /readyz /metrics"]),

@@ -34,6 +34,12 @@ def test_it_says_where_everything_is() -> None:
     assert line(text, "identity") == "anonymous (no auth.tokens)"
 
 
+def test_of_one_server_as_it_is_it_names_no_other_place() -> None:
+    text = banner(Settings(Table({"native": SPECS["files"]}, {"": Endpoint("", "transparent", ("native",))})))
+    assert line(text, "endpoint") == "http://127.0.0.1:8080/mcp   one server, as it is"
+    assert "{" not in text.partition("Connect a client")[0], "there is nothing at /mcp/native"
+
+
 def test_over_a_unix_socket_it_says_what_can_reach_that() -> None:
     text = banner(Settings(TABLE, listen=Address.unix("/run/s d.sock")))
     assert line(text, "endpoint") == "unix:/run/s d.sock   2 servers in one"
