@@ -1,8 +1,9 @@
 """The public keys of one issuer, as long as they are good (RFC 7517; RFC 8414, section 3).
 
 They are fetched when a token first needs them, so that a start needs no issuer, and again in the background when they
-get old. A key that nobody knows is looked for once, whoever asks how often. Where the issuer is away the last keys go
-on. Fetching belongs to a nursery of the gateway's: a client that hangs up takes nothing from those who wait too.
+get old. A key that nobody knows is looked for at once, and after one that was not there no other for a while, whoever
+asks how often. Where the issuer is away the last keys go on. Fetching belongs to a nursery of the gateway's: a client
+that hangs up takes nothing from those who wait too.
 """
 
 import re
@@ -25,7 +26,7 @@ LONGEST: Final = 24 * 3600.0
 KEPT: Final = 24 * 3600.0
 """Seconds for which keys are good while their issuer is away."""
 AGAIN: Final = 30.0
-"""Seconds between two looks for a key that is not there."""
+"""Seconds without another look, after one for a key that was not there."""
 RETRY: Final = 5.0
 """Seconds between two attempts to reach an issuer of which no key is known."""
 
@@ -46,6 +47,8 @@ class Keys:
         """When these were, and when it was last tried."""
         self._tried = -KEPT
         self._fresh_until = -KEPT
+        self._missed = -KEPT
+        """When a key was looked for last that was not there."""
         self._away = False
         """Whether the last attempt failed."""
         self._under_way: trio.Event | None = None
@@ -64,12 +67,18 @@ class Keys:
             if now >= self._fresh_until and self._may_try(now):
                 self._fetch()
             return found
-        if self._under_way is not None or self._may_try(now):
+        if self._under_way is not None or self._may_look(now):
             await self._fetch().wait()
             found = choose(self._keys, named)
+            if not found:
+                self._missed = trio.current_time()
         if not found and self._away:
             raise AwayError("keys_away", f"the keys of {shown(self._issuer.issuer)} can't be had")
         return found
+
+    def _may_look(self, now: float) -> bool:
+        """A key of a rotation is there, however new the others are; one that somebody has made up is not."""
+        return now - self._missed >= AGAIN if self._keys else self._may_try(now)
 
     def _may_try(self, now: float) -> bool:
         return now - self._tried >= (AGAIN if self._keys else RETRY)
