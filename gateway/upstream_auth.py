@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from gateway.http.app import ServePage
     from gateway.oauth.connect import Connect
     from gateway.oauth.flows import Flows
+    from gateway.oauth.grants import Described
     from gateway.oauth.service import Authorization
     from gateway.oauth.vault import Place
 
@@ -85,9 +86,8 @@ class Authorizing:
         from gateway.oauth.flows import Flows
 
         found = self.authorization
-        metadata = settings.client_metadata_url
-        if metadata is None and base.startswith("https://"):
-            metadata = f"{base}/connect/client-metadata.json"
+        readable = settings.client_metadata_url is not None or base.startswith("https://")
+        found.discovery.described = described(settings, base) if readable else None
         return Flows(
             self._shelf,
             self._sealer,
@@ -95,7 +95,7 @@ class Authorizing:
             found.discovery,
             self._wall,
             redirect_uri=f"{base}/connect/callback",
-            client_metadata_url=metadata,
+            described=found.discovery.described,
         )
 
     def accounts(self, settings: Settings, listen: Address, table: Callable[[], Table]) -> Accounts | None:
@@ -159,7 +159,7 @@ class Authorizing:
             )
         return Connect(
             base,
-            settings.client_metadata_url,
+            described(settings, base),
             login,
             self.flows(settings, base),
             self.authorization,
@@ -196,6 +196,14 @@ async def _served(
 
 def _told(hear: Callable[[str, str], object], place: "Place") -> None:
     hear(place.principal, place.backend)
+
+
+def described(settings: Settings, base: str) -> "Described":
+    """Our client at those who take a URL for one."""
+    from gateway.oauth.grants import Described
+
+    url = settings.client_metadata_url or f"{base}/connect/client-metadata.json"
+    return Described(url, settings.client_keys, settings.client_key_algorithm)
 
 
 def base_of(settings: Settings, listen: Address) -> str:

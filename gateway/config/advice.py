@@ -35,9 +35,10 @@ def _clear_credentials(data: Mapping[str, Any]) -> Iterator[Problem]:
         token = given if isinstance(given, str) else given["token"]
         if "${" not in token:
             yield Problem(message, ("gateway", "auth", "tokens", principal))
-    for index, key in enumerate(gateway.get("keys") or ()):
-        if "${" not in key:
-            yield Problem(message, ("gateway", "keys", index))
+    for name in ("keys", "clientKeys"):
+        for index, key in enumerate(gateway.get(name) or ()):
+            if "${" not in key:
+                yield Problem(message, ("gateway", name, index))
     for place in _named_credentials(data):
         yield Problem(message, place)
     for section in ("mcpServers", "servers"):

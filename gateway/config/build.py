@@ -125,6 +125,8 @@ class Builder:
             auth=replace(self._auth(), browser=browser_of(self.file, self.problems)),
             public_url=public_url(gateway.public_url) if gateway.public_url is not None else "",
             client_metadata_url=gateway.client_metadata_url,
+            client_keys=tuple(self._client_keys()),
+            client_key_algorithm=gateway.client_key_algorithm,
             keys=tuple(parse_key(key.get_secret_value()) for key in gateway.keys),
             tls=self._tls(),
             log=self._log(),
@@ -447,6 +449,13 @@ class Builder:
             for key, why in senseless(section, found):
                 self._add((*path, *key.split(".")), why)
             yield found
+
+    def _client_keys(self) -> Iterator[str]:
+        for index, secret in enumerate(self.file.gateway.client_keys):
+            key = secret.get_secret_value()
+            if fault := fault_of(key, self.file.gateway.client_key_algorithm):
+                self._add(("gateway", "clientKeys", index), fault)
+            yield key
 
     def _log(self) -> LogSettings:
         section = self.file.gateway.log

@@ -40,6 +40,8 @@ FIXED = (
     ("gateway", "traces"),
     ("gateway", "auth", "browser"),
     ("gateway", "clientMetadataUrl"),
+    ("gateway", "clientKeys"),
+    ("gateway", "clientKeyAlgorithm"),
     *(("gateway", "log", key) for key in ("requests", "requestsSample", "access", "accessFile")),
     ("gateway", "newPrivileges"),
     *(PLACE[name].path for name in FIXED_LIMITS),

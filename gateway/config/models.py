@@ -576,6 +576,11 @@ class Gateway(Section):
     client_metadata_url: WebAddress | None = None
     """Where the document is that describes the gateway to authorization servers, if not at
     `<publicUrl>/connect/client-metadata.json`."""
+    client_keys: list[SecretStr] = []
+    """Private keys in PEM, without a password, by which the gateway authenticates as the client of that document
+    (`private_key_jwt`): the first signs, the document names all. Without them it has nothing but its address."""
+    client_key_algorithm: SigningAlgorithm = "ES256"
+    """What they sign by."""
     store: StoreUrl = SecretStr("memory://")
     """Where sessions and their streams are kept: `memory://`, or `redis://…`, which outlives the process."""
     workers: Count = 1

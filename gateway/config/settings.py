@@ -183,6 +183,8 @@ class Settings:
     auth: Auth = Auth()
     public_url: str = ""
     client_metadata_url: str | None = None
+    client_keys: tuple[str, ...] = field(default=(), repr=False)
+    client_key_algorithm: str = "ES256"
     keys: tuple[bytes, ...] = field(default=(), repr=False)
     tls: Tls | None = None
     log: LogSettings = LogSettings()
@@ -252,7 +254,7 @@ class Settings:
             found += [secret for secret in (asked.client_secret, asked.private_key) if secret]
         if self.auth.browser is not None:
             found += [self.auth.browser.client_secret or ""]
-        found += [unquote(urlsplit(self.store).password or "")]
+        found += [*self.client_keys, unquote(urlsplit(self.store).password or "")]
         for spec in self.table.backends.values():
             if isinstance(spec.target, RemoteTarget):
                 found += [part for _, value in spec.target.headers for part in (value, value.split(" ")[-1])]

@@ -278,7 +278,7 @@ class UserAccount:
                 renewed = replace(account, tokens=tokens)
                 tag, written = await self._written(renewed, kept), True
         except (GrantRefusedError, ClientRefusedError) as refused:
-            if isinstance(refused, ClientRefusedError) and account.client.id == auth.client_id:
+            if isinstance(refused, ClientRefusedError) and self._is_operators(account.client):
                 raise  # that is for the operator to mend, and no fault of the account
             # Another replica whose lock was lost may have been faster: then its account is the one that counts.
             if not await self._moved_on(kept):
@@ -296,6 +296,12 @@ class UserAccount:
             tag = await self._written(renewed, kept)
         self._take_renewed(Kept(renewed, tag) if tag is not None else await self._read())
         await self._vault.use_client(self.place, renewed)
+
+    def _is_operators(self, client: Client) -> bool:
+        """Whether its credentials stand in the configuration."""
+        assert self.spec.auth is not None
+        described = self._discovery.described
+        return client.id == self.spec.auth.client_id or (described is not None and described.signs(client))
 
     def _client(self, account: Account) -> Client:
         """The one that the tokens were given to; of one that is configured, with what it has there now."""

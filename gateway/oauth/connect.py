@@ -23,6 +23,7 @@ from actors.protocol.table import BackendSpec, Table
 from gateway.oauth import grants, pages
 from gateway.oauth.errors import AwayError, OAuthError, shown
 from gateway.oauth.flows import Flow, Flows
+from gateway.oauth.grants import Described
 from gateway.oauth.login import SignIn
 from gateway.oauth.service import Authorization, url_of
 from gateway.oauth.vault import Place
@@ -130,7 +131,7 @@ class Connect:
     def __init__(
         self,
         public_url: str,
-        client_metadata_url: str | None,
+        described: Described,
         login: Login,
         flows: Flows,
         authorization: Authorization[Any],
@@ -143,7 +144,9 @@ class Connect:
     ) -> None:
         self._revoked = revoked
         self._base = public_url
-        self._client_metadata_url = client_metadata_url
+        self._described = described
+        self._document: bytes | None = None
+        """What describes our client, once somebody has asked for it."""
         self._login = login
         self._flows = flows
         self._authorization = authorization
@@ -183,9 +186,9 @@ class Connect:
             return self._page(400, "That did not work", pages.text(str(error)), self._all())
 
     def _client_metadata(self) -> Page:
-        url = self._client_metadata_url or f"{self._base}/connect/client-metadata.json"
-        body = msgspec.json.encode(grants.client_document(url, f"{self._base}/connect/callback"))
-        return Page(200, body, (("Cache-Control", "max-age=300"),), "application/json")
+        if self._document is None:
+            self._document = msgspec.json.encode(self._described.document(f"{self._base}/connect/callback"))
+        return Page(200, self._document, (("Cache-Control", "max-age=300"),), "application/json")
 
     # Browsers
 

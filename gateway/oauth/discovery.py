@@ -12,7 +12,7 @@ from actors.protocol.table import UpstreamAuth
 from gateway.oauth import grants, metadata
 from gateway.oauth.challenges import Challenge
 from gateway.oauth.errors import AwayError, OAuthError, shown
-from gateway.oauth.grants import Client, Tokens
+from gateway.oauth.grants import Client, Described, Tokens
 from gateway.oauth.metadata import AuthorizationServer, Resource
 from gateway.oauth.trust import trusted_by
 
@@ -59,6 +59,8 @@ class Discovery:
 
     def __init__(self, http: Http) -> None:
         self._http = http
+        self.described: Described | None = None
+        """Our client at those who take a URL for one."""
 
     async def provider(self, url: str, challenge: Challenge | None, auth: UpstreamAuth) -> Provider:
         """Of the server at this URL, with what is configured. Raises OAuthError."""
@@ -195,6 +197,7 @@ class Discovery:
         now: float,
         trusted: frozenset[str],
     ) -> Answer:
+        client = self.described.now(client) if self.described is not None else client
         headers, whole = grants.authenticated(form, client, issuer, now)
         headers |= {"Content-Type": "application/x-www-form-urlencoded", "Accept": "application/json"}
         return await self._http("POST", endpoint, headers=headers, body=urlencode(whole).encode(), trusted=trusted)

@@ -18,7 +18,7 @@ from gateway.oauth import grants, metadata
 from gateway.oauth.challenges import Challenge
 from gateway.oauth.discovery import Discovery, Provider
 from gateway.oauth.errors import ClientRefusedError, OAuthError, shown
-from gateway.oauth.grants import Client, Tokens
+from gateway.oauth.grants import Client, Described, Tokens
 from gateway.oauth.sources import configured_client
 from gateway.oauth.trust import checked, trusted_by
 from gateway.oauth.vault import Account, Place, Vault, opened, shelf_key, there
@@ -73,16 +73,16 @@ class Flows:
         wall: Callable[[], float],
         *,
         redirect_uri: str,
-        client_metadata_url: str | None,
+        described: Described | None,
     ) -> None:
-        """`client_metadata_url`: our client id where clients may be URLs; None: nobody could read it."""
+        """`described`: our client where clients may be URLs; None: nobody could read its document."""
         self._shelf = shelf
         self._sealer = sealer
         self._vault = vault
         self._discovery = discovery
         self._wall = wall
         self._redirect_uri = redirect_uri
-        self._client_metadata_url = client_metadata_url
+        self._described = described
 
     # Its beginning
 
@@ -178,8 +178,8 @@ class Flows:
         if configured is not None:
             return configured
         server = provider.server
-        if server.cimd and self._client_metadata_url is not None:
-            return Client(self._client_metadata_url)
+        if self._described is not None and self._described.fits(server):
+            return Client(self._described.url)
         if server.registration_endpoint is None:
             raise OAuthError(
                 "no_client",

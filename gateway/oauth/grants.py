@@ -32,6 +32,53 @@ class Client:
     """When its secret does, by the wall clock."""
     audience: str | None = None
     """Whom its key signs for, if that is not the issuer."""
+    named: bool = False
+    """What its key signs says which one it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """The client that a document of ours describes, whose address is its id (Client ID Metadata Documents). It
+    authenticates by the first of its private `keys`, and others know it by all of them; without any, by its address
+    alone."""
+
+    url: str
+    keys: tuple[str, ...] = field(default=(), repr=False)
+    algorithm: str = "ES256"
+
+    def fits(self, server: AuthorizationServer) -> bool:
+        """Whether this authorization server takes such a client, as far as it says."""
+        return server.cimd and (not self.keys or server.methods is None or "private_key_jwt" in server.methods)
+
+    def now(self, client: Client) -> Client:
+        """This client as it authenticates now, if it is this one: whoever has signed in may have done so before it had
+        a key, or with another one."""
+        if client.id != self.url:
+            return client
+        if not self.keys:
+            return Client(self.url)
+        return Client(self.url, "private_key_jwt", key=self.keys[0], algorithm=self.algorithm, named=True)
+
+    def signs(self, client: Client) -> bool:
+        """Whether it is this one, and has a key that could be wrong."""
+        return bool(self.keys) and client.id == self.url
+
+    def document(self, redirect_uri: str) -> dict[str, Any]:
+        """What is to be had at its address."""
+        found: dict[str, Any] = {
+            "client_id": self.url,
+            "client_name": "Stagedoor",
+            "redirect_uris": [redirect_uri],
+            "grant_types": ["authorization_code", "refresh_token"],
+            "response_types": ["code"],
+            "token_endpoint_auth_method": "private_key_jwt" if self.keys else "none",
+        }
+        if self.keys:
+            from gateway.oauth import assertions  # few have keys
+
+            found["token_endpoint_auth_signing_alg"] = self.algorithm
+            found["jwks"] = {"keys": [assertions.public_key(key, self.algorithm) for key in self.keys]}
+        return found
 
 
 def method_for(server: AuthorizationServer, *, secret: bool, key: bool) -> str:
@@ -64,23 +111,12 @@ def authenticated(
 
         whole["client_assertion_type"] = assertions.TYPE
         try:
-            signed = assertions.assertion(client.id, client.key, client.algorithm, client.audience or issuer, now)
+            audience = client.audience or issuer
+            signed = assertions.assertion(client.id, client.key, client.algorithm, audience, now, named=client.named)
         except ValueError as error:
             raise OAuthError("bad_key", str(error)) from error
         whole["client_assertion"] = signed
     return headers, whole
-
-
-def client_document(url: str, redirect_uri: str) -> dict[str, Any]:
-    """What is to be had at `url`, which is our client id (Client ID Metadata Documents)."""
-    return {
-        "client_id": url,
-        "client_name": "Stagedoor",
-        "redirect_uris": [redirect_uri],
-        "grant_types": ["authorization_code", "refresh_token"],
-        "response_types": ["code"],
-        "token_endpoint_auth_method": "none",
-    }
 
 
 def registration(server: AuthorizationServer, redirect_uri: str, scopes: Sequence[str]) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from gateway.oauth.connect import Connect, Login, Request
 from gateway.oauth.discovery import Answer, Discovery
 from gateway.oauth.errors import OAuthError
 from gateway.oauth.flows import Flows
+from gateway.oauth.grants import Described
 from gateway.oauth.login import SignIn
 from gateway.oauth.service import Authorization
 from gateway.oauth.vault import Vault
@@ -27,6 +28,7 @@ from tests.support.store_calls import Lines
 
 LOGIN = "https://login.example"
 BASE = "https://gw.example"
+DESCRIBED = Described(f"{BASE}/connect/client-metadata.json")
 
 
 class Idp:
@@ -155,15 +157,13 @@ def pages(
     authorization: Authorization[object] = Authorization(
         shelf, SEALER, idp, lambda *_: object(), Lines(), nursery, lambda: 1000.0
     )
-    flows = Flows(
-        shelf, SEALER, Vault(shelf, SEALER), Discovery(idp), lambda: 1000.0, redirect_uri="", client_metadata_url=None
-    )
+    flows = Flows(shelf, SEALER, Vault(shelf, SEALER), Discovery(idp), lambda: 1000.0, redirect_uri="", described=None)
 
     async def known(token: str) -> Asker | None:
         return who(token)
 
     table = lambda: Table({}, {})  # noqa: E731
-    return Connect(BASE, None, login, flows, authorization, table, SEALER, known, None, Lines(), revoked)
+    return Connect(BASE, DESCRIBED, login, flows, authorization, table, SEALER, known, None, Lines(), revoked)
 
 
 async def test_whom_the_access_was_taken_from_is_not_there_until_he_comes_anew(nursery: Any) -> None:
@@ -231,3 +231,4 @@ async def test_a_cookie_over_https_is_bound_to_the_host(nursery: Any) -> None:
     metadata = json.loads((await connect(Request("GET", "/connect/client-metadata.json"))).body)
     assert metadata["client_id"] == f"{BASE}/connect/client-metadata.json"
     assert metadata["redirect_uris"] == [f"{BASE}/connect/callback"]
+    assert metadata["token_endpoint_auth_method"] == "none"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric import ec, ed25519
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
 from actors.protocol.policy import Asked
 from actors.protocol.rights import Rights
@@ -266,6 +266,20 @@ def test_an_issuer_that_lets_everybody_ask_may_get_an_empty_secret(settings: Cal
     """As on an address that only the gateway reaches."""
     found = settings(config({"issuers": [ISSUER | {"introspection": ASKED | {"clientSecret": ""}}]}))
     assert found.auth.issuers[0].introspection is not None
+
+
+def test_the_client_of_our_own_document_has_keys_that_can_sign(
+    problem: Callable[..., Problem], settings: Callable[..., Settings]
+) -> None:
+    key, other = pem(KEY), pem(rsa.generate_private_key(65537, 2048))
+    found = settings(config(clientKeys=[key]))
+    assert (found.client_keys, found.client_key_algorithm) == ((key,), "ES256")
+    assert key in found.secrets
+    assert key[:40] not in repr(found)
+    assert settings(config(clientKeys=[other], clientKeyAlgorithm="RS256")).client_keys == (other,)
+    wrong = problem(config(clientKeys=[key, other]))
+    assert (wrong.field, "signs by ES256" in wrong.message) == ("gateway.clientKeys[1]", True)
+    assert "PRIVATE" not in wrong.message
 
 
 SECRET = {"clientId": "gw", "clientSecret": "s"}

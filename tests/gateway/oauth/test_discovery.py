@@ -163,7 +163,7 @@ async def test_no_browser_is_sent_to_a_page_that_is_not_https(page: str) -> None
     said = {**ISSUERS, "authorization_endpoint": page, "code_challenge_methods_supported": ["S256"]}
     discovery = Discovery(Documents({f"https://s.test{KNOWN}/mcp": RESOURCE, FIRST: said}))
     nothing: Any = None
-    flows = Flows(nothing, nothing, nothing, discovery, nothing, redirect_uri="", client_metadata_url=None)
+    flows = Flows(nothing, nothing, nothing, discovery, nothing, redirect_uri="", described=None)
     with pytest.raises(OAuthError) as refused:
         await flows.provider(flow, spec)
     assert refused.value.reason == "not_https"
