@@ -48,6 +48,15 @@ class Log:
         """Bytes that it holds."""
         return sum(len(event[1]) for event in self.events if event)
 
+    @property
+    def opener(self) -> int:
+        """The epoch at which it was opened; 0: that is not said."""
+        return self.opened[0] if self.opened is not None else 0
+
+    def has(self, epoch: int, seq: int) -> bool:
+        """Whether this may be one of its events, or the place before them: else it is another one by its name."""
+        return not self.opener or (epoch == self.opener if seq == 0 else epoch >= self.opener)
+
     def trim(self, floor: int) -> None:
         if floor > self.floor:
             self.floor, self.events[:floor] = floor, [None] * floor
@@ -310,6 +319,7 @@ class StoreMachine(RuleBasedStateMachine):
             if session.rev >= mine.rev:
                 return
             mine.logs, mine.nonce = {**mine.logs, **session.logs}, session.nonce
+            mine.requests, mine.asked = session.requests | mine.requests, session.asked | mine.asked
         self.model[key] = mine
         self.grants[key].append(grant)
 
@@ -367,7 +377,7 @@ class StoreMachine(RuleBasedStateMachine):
         log = session.logs.get(stream) if session and not session.ended else None
         there = [(event[0], number, event[1]) for number, event in enumerate(log.events, 1) if event] if log else []
         known = any((epoch, seq) == entry[:2] for entry in there)
-        if log is None or seq > len(log.events) or not (known or seq <= log.floor):
+        if log is None or not log.has(epoch, seq) or seq > len(log.events) or not (known or seq <= log.floor):
             self.agree(outcome, Refused.GONE)
             return
         after = [entry for entry in there if not seq or entry[:2] > (epoch, seq)]
