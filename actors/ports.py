@@ -289,8 +289,7 @@ UNAVAILABLE = (Refused.AWAY, Refused.STORE_FULL)
 """What may pass by itself."""
 
 
-@dataclass(frozen=True, slots=True)
-class Failed:
+class Failed(Struct, frozen=True):
     """`head` is the recorded head for SEQ, for TOO_NEW the version of the record. `detail` is for logs."""
 
     reason: Refused
@@ -348,8 +347,7 @@ def ignore(outcome: object) -> None:
     """A `Done` of what is a hint, or of no interest when it fails."""
 
 
-@dataclass(frozen=True, slots=True)
-class LogEntry:
+class LogEntry(Struct, frozen=True):
     """One event of a replay log; `data` is the message as it goes into the SSE data (empty: a priming event)."""
 
     epoch: int
@@ -357,8 +355,7 @@ class LogEntry:
     data: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Replay:
+class Replay(Struct, frozen=True):
     """Entries after a cursor, contiguous from cursor + 1. `lost` names a hole that begins the entries: (after,
     resumed). There may be no entry behind it yet; `resumed` is then the number that the next one will have."""
 
@@ -368,8 +365,7 @@ class Replay:
     lost: tuple[int, int] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Head:
+class Head(Struct, frozen=True):
     """How far one stream is, and who owns its session: its last event, by epoch and number; up to `floor` events are
     lost."""
 

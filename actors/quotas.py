@@ -5,7 +5,8 @@ A call visits a quota only if its principal has a bound; what there is in all is
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from actors.ports import Principal, Telemetry
 from actors.protocol.table import Limits
@@ -101,13 +102,11 @@ class NoShareLeft(AtCapacity):
     """There may be room, but not for this principal."""
 
 
-@dataclass(frozen=True, slots=True)
-class Evict:
+class Evict(Struct, frozen=True):
     """There are too many that are idle: end, if nothing has come meanwhile."""
 
 
-@dataclass(frozen=True, slots=True)
-class ClientGone:
+class ClientGone(Struct, frozen=True):
     """Its client will not come again: end, as soon as nothing is in hand."""
 
 
@@ -205,8 +204,7 @@ PATIENCE = 60.0
 """Seconds for which a call is suspended in any case, from its first server request on."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Suspended:
+class _Suspended(Struct, frozen=True):
     principal: Principal
     since: float
     give_way: Callable[[], object]

@@ -10,6 +10,8 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, assert_never
 
+from msgspec import Struct
+
 from actors.machines.session import record as session_record
 from actors.named import NamedRef
 from actors.ports import UNAVAILABLE, ClusterListener, Failed, Incarnation, Record, Refused, SessionKey
@@ -31,8 +33,7 @@ PAGES = 4
 """Turns of sessions that are known ahead; more are asked for when these are done."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicaDown:
+class ReplicaDown(Struct, frozen=True):
     """A replica has died, or ended."""
 
     incarnation: Incarnation
@@ -48,24 +49,20 @@ class Deaths(ClusterListener):
         self._sweeper.reply(ReplicaDown(incarnation))
 
 
-@dataclass(frozen=True, slots=True)
-class _Begin:
+class _Begin(Struct, frozen=True):
     incarnation: Incarnation
 
 
-@dataclass(frozen=True, slots=True)
-class _Turn:
+class _Turn(Struct, frozen=True):
     """Time to look at some more."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Page:
+class _Page(Struct, frozen=True):
     incarnation: Incarnation
     outcome: tuple[list[SessionKey], int] | Failed
 
 
-@dataclass(frozen=True, slots=True)
-class _Read:
+class _Read(Struct, frozen=True):
     incarnation: Incarnation
     key: SessionKey
     outcome: Record | Failed

@@ -19,7 +19,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import TypeAlias, assert_never
 
-from msgspec import Raw
+from msgspec import Raw, Struct
 
 from actors.endpoints.host import Tree, profile_of
 from actors.endpoints.last_known import Key, neutral
@@ -56,8 +56,7 @@ from actors.upstreams.start import start_list_upstream
 # Messages ------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Consult:
+class Consult(Struct, frozen=True):
     """What does this backend list? Listed follows within the list deadline (if it must be
     `fresh`, when that is known or can't be had), and from then on, as long as the caller
     lives, CatalogueChanged whenever this backend lists something else. Unless it must be `fresh`, the last list
@@ -70,8 +69,7 @@ class Consult:
     fresh: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Listed:
+class Listed(Struct, frozen=True):
     """The answer: `items` is None if nothing is known and nothing could be learned; `pending`: it is still on its
     way. `error`: why it could not be learned when it was asked for last, if anybody has said so."""
 
@@ -82,63 +80,55 @@ class Listed:
     error: Raw
 
 
-@dataclass(frozen=True, slots=True)
-class CatalogueChanged:
+class CatalogueChanged(Struct, frozen=True):
     """What was listed for this backend is no longer so: the catalogue has another list."""
 
     backend: str
     notification: str
 
 
-@dataclass(frozen=True, slots=True)
-class PrincipalsAccount:
+class PrincipalsAccount(Struct, frozen=True):
     """This principal's account at this server is another one, or is no more."""
 
     principal: str
     backend: str
 
 
-@dataclass(frozen=True, slots=True)
-class Prestart:
+class Prestart(Struct, frozen=True):
     """Connect to the servers of aggregates of which nothing is known, on behalf of nobody in particular."""
 
 
 # Clocks -------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Overdue:
+class Overdue(Struct, frozen=True):
     """Whoever waits for a list of this backend has waited long enough."""
 
     key: Key
 
 
-@dataclass(frozen=True, slots=True)
-class CheckDue:
+class CheckDue(Struct, frozen=True):
     """Time to look at a list that the backend says is another one now."""
 
     key: Key
     method: str
 
 
-@dataclass(frozen=True, slots=True)
-class GiveUp:
+class GiveUp(Struct, frozen=True):
     """The request for this list has run long enough."""
 
     key: Key
     method: str
 
 
-@dataclass(frozen=True, slots=True)
-class Again:
+class Again(Struct, frozen=True):
     """Time to ask once more for a list that somebody had to do without."""
 
     key: Key
     method: str
 
 
-@dataclass(frozen=True, slots=True)
-class IdleUpstream:
+class IdleUpstream(Struct, frozen=True):
     """Nobody has asked for a while."""
 
     key: Key

@@ -9,11 +9,10 @@ format is that of a file of pins too (`actors.protocol.definitions`).
 import hashlib
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final, TypeVar
 
 import msgspec
-from msgspec import Raw
+from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from actors.machines.upstream.events import ServerInfo
@@ -35,8 +34,7 @@ ENTRY_BYTES: Final = 8 * 1024 * 1024
 _T = TypeVar("_T")
 
 
-@dataclass(frozen=True, slots=True)
-class Key:
+class Key(Struct, frozen=True):
     """Whose view of which backend."""
 
     principal: str

@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 
-from msgspec import Raw
+from msgspec import Raw, Struct
 
 from actors.endpoints.catalogue import NAMED_BY, SLOW_FOR, Consult, Listed
 from actors.endpoints.connecting import connect_tool
@@ -39,16 +39,14 @@ LOOK_WITHIN = 10.0
 """Seconds that a call waits for the lists on which its name may be."""
 
 
-@dataclass(frozen=True, slots=True)
-class GatherDue:
+class GatherDue(Struct, frozen=True):
     """Those who wait for this list have waited long enough; `looks`: as in `Listing.gather`."""
 
     method: str
     looks: str
 
 
-@dataclass(frozen=True, slots=True)
-class View:
+class View(Struct, frozen=True):
     """One backend's list; `version` tells two contents apart."""
 
     items: Items

@@ -6,12 +6,11 @@ from the shape of a name.
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias, assert_never
 
 import msgspec
-from msgspec import Raw
+from msgspec import Raw, Struct
 
 from actors.endpoints.catalogue import CatalogueChanged, Listed, Patience, list_kind
 from actors.endpoints.endpoint import Endpoint
@@ -49,8 +48,7 @@ SHOWN = "shown"
 """The field of a session's record that says which lists its client has, by their digests."""
 
 
-@dataclass(frozen=True, slots=True)
-class ChangeDue:
+class ChangeDue(Struct, frozen=True):
     """Time to look whether lists have changed, and to say so."""
 
     notification: str

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from msgspec import Raw
+from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from actors.endpoints.guard import Passed
@@ -95,8 +95,7 @@ def tell(services: Services, pins: Pins, backend: str, difference: Difference) -
         services.audit.record("pin.change", **told, **unseen)
 
 
-@dataclass(frozen=True, slots=True)
-class _Seen:
+class _Seen(Struct, frozen=True):
     """A list as it was when it was looked at: over which connection, when, and which names these pins hold back."""
 
     server_info: ServerInfo

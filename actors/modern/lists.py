@@ -6,7 +6,6 @@ one through the catalogue. A merged list is fresh as long as each of its parts.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -142,8 +141,7 @@ def _mirrored(tool: Raw) -> tuple[Mirrored, ...] | None:
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class _Mirrored:
+class _Mirrored(Struct, frozen=True):
     """A value to be kept also where it is empty."""
 
     by_tool: Mirrors

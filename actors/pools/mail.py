@@ -1,8 +1,10 @@
 """The letters that one side of a link posts: in order, one at a time, each with all that was said meanwhile."""
 
 from collections import deque
-from dataclasses import dataclass, replace
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from actors.cluster.letters import FromPool, Letter, ToPool
 from actors.cluster.letters import encode as encode_letter
@@ -20,8 +22,7 @@ BATCH: Final = 64 * 1024
 """Bytes after which a letter takes no more messages."""
 
 
-@dataclass(frozen=True, slots=True)
-class Link:
+class Link(Struct, frozen=True):
     """One link: its number is the holder's, and `key` the record of the pool."""
 
     key: SessionKey
@@ -31,8 +32,7 @@ class Link:
     number: int
 
 
-@dataclass(frozen=True, slots=True)
-class Sent:
+class Sent(Struct, frozen=True):
     """A letter. `entry`: where it is in the inbox, once it was posted, if it is surely there but once: to take one of
     two back would tell nothing of the other."""
 

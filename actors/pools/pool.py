@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias, assert_never
 
-from msgspec import Raw
+from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from actors.endpoints.host import ASKABLE, Tree, name_of, profile_of, whose_connection
@@ -65,8 +65,7 @@ Owner: TypeAlias = tuple[Ref, int]
 """A caller, and its number of the call."""
 
 
-@dataclass(frozen=True, slots=True)
-class PoolKey:
+class PoolKey(Struct, frozen=True):
     """One modern client, as far as it can be told to be one."""
 
     principal: Principal

@@ -9,10 +9,11 @@ that nobody brings it back too late.
 
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from secrets import token_hex
 from typing import TypeAlias, assert_never
+
+from msgspec import Struct
 
 from actors.named import NamedRef
 from actors.ports import DUE_PARTS, UNAVAILABLE, Done, Failed, Grant, Record, Refused, SessionKey, ignore
@@ -54,8 +55,7 @@ def rests(key: SessionKey, seconds: float, services: Services) -> None:
     services.cluster.due_at(key, services.cluster.now() + seconds)
 
 
-@dataclass(frozen=True, slots=True)
-class Ending:
+class Ending(Struct, frozen=True):
     """The end of a session, by whoever had it under this grant."""
 
     key: SessionKey
@@ -106,62 +106,52 @@ def tell_end(ending: Ending, services: Services) -> None:
         services.audit.record("session.end", reason=ending.reason, **who, **where)
 
 
-@dataclass(frozen=True, slots=True)
-class Returned:
+class Returned(Struct, frozen=True):
     """It is in memory again."""
 
     key: SessionKey
 
 
-@dataclass(frozen=True, slots=True)
-class Overdue:
+class Overdue(Struct, frozen=True):
     """Somebody found the record of a session that is over."""
 
     key: SessionKey
 
 
-@dataclass(frozen=True, slots=True)
-class Orphaned:
+class Orphaned(Struct, frozen=True):
     """A session without work, whose owner has died: nobody knows since when it is idle."""
 
     key: SessionKey
 
 
-@dataclass(frozen=True, slots=True)
-class Unsure:
+class Unsure(Struct, frozen=True):
     """The store can't say whether it has recorded this."""
 
     ending: Ending
 
 
-@dataclass(frozen=True, slots=True)
-class _AskAgain:
+class _AskAgain(Struct, frozen=True):
     """Time to ask it."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Tick:
+class _Tick(Struct, frozen=True):
     """Time to end some more."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Look:
+class _Look(Struct, frozen=True):
     """Time to look who is due."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Due:
+class _Due(Struct, frozen=True):
     keys: list[SessionKey]
 
 
-@dataclass(frozen=True, slots=True)
-class _Read:
+class _Read(Struct, frozen=True):
     key: SessionKey
     outcome: Record | Failed
 
 
-@dataclass(frozen=True, slots=True)
-class _Claimed:
+class _Claimed(Struct, frozen=True):
     """`theirs`: if another owns it, that one is to end it."""
 
     key: SessionKey
@@ -169,8 +159,7 @@ class _Claimed:
     theirs: bool
 
 
-@dataclass(frozen=True, slots=True)
-class _Ended:
+class _Ended(Struct, frozen=True):
     key: SessionKey
     outcome: Failed | None
 

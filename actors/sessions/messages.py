@@ -5,7 +5,6 @@ session comes as the event of its machine that it is.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias, final
 
 from msgspec import Raw, Struct
@@ -97,8 +96,7 @@ class Take(Struct, frozen=True):
 # From operators -----------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Description:
+class Description(Struct, frozen=True):
     """What operators see of a session in memory: the revision, for how long its client was not heard of (seconds), its
     requests without an outcome, the connections of its streams, and server requests that have no answer yet."""
 

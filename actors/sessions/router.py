@@ -8,9 +8,12 @@ import hashlib
 import secrets
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, TypeAlias, assert_never
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from actors.endpoints.host import Tree
 from actors.machines.session import record as session_record
@@ -69,8 +72,7 @@ def short_key(session_id: str) -> SessionKey:
     return hashlib.sha256(session_id.encode("utf-8", "replace")).hexdigest()[:32]
 
 
-@dataclass(frozen=True, slots=True)
-class Alive:
+class Alive(Struct, frozen=True):
     """A session in memory."""
 
     ref: Ref
@@ -111,8 +113,7 @@ class Sessions:
             del self.elsewhere[key]
 
 
-@dataclass(frozen=True, slots=True)
-class OpenSession:
+class OpenSession(Struct, frozen=True):
     """A new session; the reply gets (Ref, session id) or a ProtocolError."""
 
     principal: Principal
@@ -120,8 +121,7 @@ class OpenSession:
     reply: Reply
 
 
-@dataclass(frozen=True, slots=True)
-class Activate:
+class Activate(Struct, frozen=True):
     """A session that is not in memory; the reply gets its Ref, Elsewhere or a ProtocolError. `dead`: an owner that is
     no more. `mailed`: another replica asks, which can have it as well; `able`: and is to have it if it is nobody's."""
 
@@ -134,8 +134,7 @@ class Activate:
     able: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Elsewhere:
+class Elsewhere(Struct, frozen=True):
     """Another process owns the session, and is presumed to live; None: nobody does, and others are to have it. `rests`:
     nobody has had it for a while. `handed`: nobody has it, and this one can read its record."""
 
@@ -144,8 +143,7 @@ class Elsewhere:
     handed: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class TakeOver:
+class TakeOver(Struct, frozen=True):
     """A session of a dead replica, or one that this one has given back, with work in flight: `found` in its record."""
 
     key: SessionKey
@@ -153,8 +151,7 @@ class TakeOver:
     dead: Incarnation
 
 
-@dataclass(frozen=True, slots=True)
-class MoveSession:
+class MoveSession(Struct, frozen=True):
     """A session that lives here is to go on at another replica. The reply gets True when it was given back for that,
     False if that can't be done (it is not here, or not initialized), or an Answer that refuses. For `MOVING` seconds
     it is left to others; whoever looks for it here waits."""
@@ -163,15 +160,13 @@ class MoveSession:
     reply: Reply
 
 
-@dataclass(frozen=True, slots=True)
-class MoveDue:
+class MoveDue(Struct, frozen=True):
     """Time to look whether another replica has taken a session that was given back to it."""
 
     key: SessionKey
 
 
-@dataclass(frozen=True, slots=True)
-class LeftDue:
+class LeftDue(Struct, frozen=True):
     """Time to look whether anybody has taken a session that `former` has left or given back, if it has work in
     flight."""
 
@@ -179,16 +174,14 @@ class LeftDue:
     former: Incarnation
 
 
-@dataclass(frozen=True, slots=True)
-class LeftRead:
+class LeftRead(Struct, frozen=True):
     """What the store says of it."""
 
     left: LeftDue
     outcome: Any
 
 
-@dataclass(frozen=True, slots=True)
-class Created:
+class Created(Struct, frozen=True):
     """What the store says of the record of a new session."""
 
     open: OpenSession
@@ -198,8 +191,7 @@ class Created:
     outcome: Any
 
 
-@dataclass(frozen=True, slots=True)
-class Readers:
+class Readers(Struct, frozen=True):
     """Who is there, for a session whose record, of this version, can't be read here."""
 
     key: SessionKey
@@ -207,16 +199,14 @@ class Readers:
     outcome: list[Replica] | Failed
 
 
-@dataclass(frozen=True, slots=True)
-class Read:
+class Read(Struct, frozen=True):
     """What the store says of a record that is to be claimed."""
 
     key: SessionKey
     outcome: Any
 
 
-@dataclass(frozen=True, slots=True)
-class Claimed:
+class Claimed(Struct, frozen=True):
     """What the store says of a claim."""
 
     key: SessionKey
@@ -225,8 +215,7 @@ class Claimed:
     outcome: Any
 
 
-@dataclass(frozen=True, slots=True)
-class TakenOver:
+class TakenOver(Struct, frozen=True):
     """What the store says of a claim that nobody here waits for."""
 
     claimed: Claimed

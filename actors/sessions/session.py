@@ -14,12 +14,12 @@ backends' sessions are that one's then, and so is what is recorded.
 """
 
 from collections.abc import Callable, Container, Mapping
-from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from typing import Any, TypeAlias, assert_never
 
 import msgspec
+from msgspec import Struct
 
 from actors import elicited
 from actors.doubt import AGAIN, REMEMBERED, Standing
@@ -148,8 +148,7 @@ FROM_OUTSIDE = (*FROM_EDGES, um.UpstreamNotification)
 SessionMessage: TypeAlias = sm.PostMessages | um.UpstreamOutcome | um.UpstreamNotification | SeldomMessage | OwnMessage
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
+class Identity(Struct, frozen=True):
     """What a session is, from its first moment to its last."""
 
     key: SessionKey

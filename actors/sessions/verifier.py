@@ -3,8 +3,9 @@ another has taken over ends here, though nobody asks for it."""
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias, assert_never
+
+from msgspec import Struct
 
 from actors.doubt import Doubt
 from actors.named import NamedRef
@@ -19,13 +20,11 @@ LOOK = 10.0
 """Seconds between two looks at who else is there."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Turn:
+class _Turn(Struct, frozen=True):
     """Time for some more."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Look:
+class _Look(Struct, frozen=True):
     """Time to look who else is there."""
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias, assert_never
 
 import msgspec
+from msgspec import Struct
 
 from actors.machines.upstream import breaker as br
 from actors.machines.upstream.events import ServerInfo
@@ -35,13 +36,11 @@ from actors.upstreams.messages import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _WaitOver:
+class _WaitOver(Struct, frozen=True):
     upstream: Ref
 
 
-@dataclass(frozen=True, slots=True)
-class _ReportDue:
+class _ReportDue(Struct, frozen=True):
     backend: str
     account: str
 

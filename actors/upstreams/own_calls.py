@@ -2,10 +2,9 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import NamedTuple
 
-from msgspec import Raw
+from msgspec import Raw, Struct
 
 from actors.protocol import errors
 from actors.runtime import EMPTY_TABLE, Context, put
@@ -14,8 +13,7 @@ Then = Callable[[bool, Raw], object]
 """Gets the outcome: a result, or the JSON-RPC error object."""
 
 
-@dataclass(frozen=True, slots=True)
-class OwnDue:
+class OwnDue(Struct, frozen=True):
     """A request of the actor's own takes too long."""
 
     call: int

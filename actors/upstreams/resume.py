@@ -7,11 +7,10 @@ same session, backend and address. A session that nobody will go on with is dele
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Protocol, assert_never
 
 import msgspec
-from msgspec import Raw
+from msgspec import Raw, Struct
 
 from actors.machines.upstream.events import ServerInfo
 from actors.ports import Resumable, Sealer, SessionKey
@@ -23,8 +22,7 @@ from actors.upstreams.messages import Recount
 Fields = dict[str, bytes | None]
 
 
-@dataclass(frozen=True, slots=True)
-class Resume:
+class Resume(Struct, frozen=True):
     """What an upstream connection begins with that takes over from an earlier one. Without `kept` the backend's
     session is gone with that one, and what is left to do is to announce what may have been missed."""
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 import msgspec
-from msgspec import Raw
+from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from actors.durations import tool_name
@@ -36,8 +36,7 @@ ENDLESS = (CALL, tasks.RESULT)
 """Requests without a deadline of their own: that of the call is theirs."""
 
 
-@dataclass(frozen=True, slots=True)
-class PollDue:
+class PollDue(Struct, frozen=True):
     """A task is to be looked at."""
 
     call: CallKey

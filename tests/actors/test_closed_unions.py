@@ -35,7 +35,8 @@ def defined_in(module: ModuleType) -> set[type]:
 
 
 def test_every_message_of_a_session_is_one_that_its_actor_takes() -> None:
-    assert defined_in(session_messages) <= set(get_args(SessionMessage))
+    answers = {session_messages.Description}
+    assert defined_in(session_messages) - answers <= set(get_args(SessionMessage))
 
 
 def test_every_effect_and_every_event_of_a_session_is_in_its_union() -> None:

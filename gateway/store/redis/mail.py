@@ -1,9 +1,10 @@
 """The sender's side of mail: what goes into other replicas' inboxes, with the writer's group commit."""
 
-from dataclasses import replace
 from functools import lru_cache
 from itertools import count
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from actors.ports import Done, Failed, Incarnation, Refused
 from gateway.store.redis.clock import boottime
