@@ -2,8 +2,8 @@
 
 That one goes through the whole tree of a file for each of its rules, and finds out each time anew where everything
 stands, which takes longer than the rules do. Here that is found out once, and a tree is made, and gone through, only
-for a rule that has a word to look at in it. (No rule changes the file: mending is not asked for.) As a plugin of flake8 it would
-wait for the checks of that too, which ruff has done.
+for a rule that has a word to look at in it. (No rule changes the file: mending is not asked for.) As a plugin of flake8
+it would wait for the checks of that too, which ruff has done.
 """
 
 import gc
