@@ -46,8 +46,10 @@ def end_with(connection: socket.socket) -> None:
 def main(path: str, program: str, *arguments: str) -> None:
     sys.argv = [program, *arguments]
     sys.path[0] = os.path.dirname(program)
+    gc.disable()  # nothing of what is imported is garbage
     runpy.run_path(program, run_name="imported")
     gc.freeze()  # what there is stays: no child looks through it, which would copy it
+    gc.enable()
     connection, more = forked(path)
     threading.Thread(target=end_with, args=(connection,), daemon=True).start()
     sys.argv += more

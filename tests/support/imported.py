@@ -3,6 +3,7 @@
 import gc
 from importlib import import_module
 
+gc.disable()  # nothing of it is garbage
 for _name in (
     "gateway.app",
     "gateway.cli",
@@ -15,3 +16,4 @@ for _name in (
 ):
     import_module(_name)
 gc.freeze()  # what there is stays: no fork looks through it, which would copy it
+gc.enable()
