@@ -31,7 +31,7 @@ from actors.protocol import capabilities, errors
 from actors.protocol.messages import EMPTY, RequestId
 from actors.protocol.methods import CHANGED, METHODS
 from actors.protocol.steady import steady
-from actors.protocol.table import HttpTarget, Replaced, Table, replaced
+from actors.protocol.table import HttpTarget, Replaced, Table, repinned, replaced
 from actors.runtime import Actor, AtCapacity, Down, DynamicSupervisor, Ref, SystemClosed
 from actors.services import Services
 from actors.upstreams.eras import ERA_ATTEMPTS
@@ -346,6 +346,7 @@ class Catalogue(Actor):
                 self._account_changed(principal, backend)
             case Replaced(before):
                 self._replaced(replaced(before, self._services.table.value))
+                self._accepted(before)
             case UpstreamRequest(upstream=upstream, id=id):
                 self._refuse(upstream, id)
             case UpstreamWithdrew() | UpstreamPlaced():
@@ -484,6 +485,14 @@ class Catalogue(Actor):
             self._forget(key)
         for key in [k for k in self._hellos if k.backend in backends]:  # of modern servers too
             del self._hellos[key]
+
+    def _accepted(self, before: Table) -> None:
+        """Where something else is accepted of a server than before, somebody has seen that its lists are others, which
+        it need not have said."""
+        backends = repinned(before, self._services.table.value)
+        for key, entry in self._entries.items():
+            for method, wanted in entry.lists.items() if key.backend in backends else ():
+                self._told(key, entry, method, wanted)
 
     def _fetch(self, key: Key, entry: Entry, method: str, wanted: Known) -> None:
         if wanted.fetching:

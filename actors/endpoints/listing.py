@@ -395,12 +395,13 @@ class Listing:
 
     def connected(self, backend: str) -> None:
         """The client has its own connection: it may list other things than the catalogue knew."""
-        self._outdate(backend)
+        self.outdate(backend)
         if self._source.modern(backend) or self._source.eager:
             for method in [m for m, b in self._stale if b == backend]:
                 self._fetch_own(method, backend)
 
-    def _outdate(self, backend: str) -> None:
+    def outdate(self, backend: str) -> None:
+        """What this server lists may be something else now."""
         for method, views in self.views.items():
             if backend in views:
                 self._stale |= {(method, backend)}

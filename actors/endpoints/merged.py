@@ -22,7 +22,7 @@ from actors.protocol import payload as json
 from actors.protocol.messages import EMPTY
 from actors.protocol.methods import CHANGED, LIST_CHANGED, METHODS
 from actors.protocol.naming import is_web
-from actors.protocol.table import Table, replaced, touched
+from actors.protocol.table import Table, repinned, replaced, touched
 from actors.runtime import EMPTY_SET, EMPTY_TABLE, put, without
 from actors.upstreams.backends import all_unreachable, unreachable
 from actors.upstreams.messages import UpstreamOutcome
@@ -299,6 +299,8 @@ class Merged:
         others = replaced(before, table)
         kept = frozenset(backend for backend in others & table.backends.keys() if self._endpoint.lists_itself(backend))
         self.listing.forget(others - kept)
+        for backend in repinned(before, table):
+            self.listing.outdate(backend)
         for kind in sorted(touched(before, table, self._endpoint.name, kept)):
             self.changes.announce(LIST_CHANGED[kind])
 

@@ -379,6 +379,11 @@ def pinned(table: Table, name: str) -> "Pins | None":
     return spec.pins if spec is not None else None
 
 
+def repinned(before: Table, after: Table) -> frozenset[str]:
+    """The backends of which something else is accepted than before."""
+    return frozenset(name for name in after.backends if pinned(before, name) != pinned(after, name))
+
+
 def filters(table: Table, name: str) -> object:
     """What decides over the tools that are shown of a backend."""
     spec = table.backends.get(name)

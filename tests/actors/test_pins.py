@@ -345,6 +345,22 @@ async def test_what_is_accepted_meanwhile_is_there_without_a_restart(
 
 @BOTH
 @ENDPOINTS
+async def test_a_silent_change_that_was_accepted_is_listed(era: str, endpoint: str, autojump_clock: MockClock):
+    backend = alpha()
+    async with open_gateway(*with_pins(backend), groups=GROUPS) as gateway:
+        old = await client_of(era, gateway, endpoint)
+        listed = [named(endpoint, n) for n in ("read", "write")]
+        assert await names(old) == listed
+        await old.call("tools/call", {"name": named(endpoint, "write"), "arguments": {}})
+        poisoned(backend)
+        pin(gateway, backend)
+        await trio.sleep(1)
+        for client in (old, await client_of(era, gateway, endpoint)):
+            assert await names(client) == listed
+
+
+@BOTH
+@ENDPOINTS
 async def test_under_warn_everything_is_served_and_told_once(era: str, endpoint: str, autojump_clock: MockClock):
     backend = alpha()
     async with open_gateway(*with_pins(backend, mode="warn"), groups=GROUPS) as gateway:
