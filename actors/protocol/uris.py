@@ -77,7 +77,8 @@ def _form(text: str, unknown: re.Pattern[str]) -> str:
         return chr(_MARK + len(marks) - 1)
 
     marked = unknown.sub(mark, text)
-    if len(marks) > _MARKS_MAX or any(_MARK <= ord(character) <= 0xF8FF for character in text):
+    plain = unquote(text, errors="surrogateescape")  # one that is written as a code would come out as a mark
+    if len(marks) > _MARKS_MAX or any(_MARK <= ord(character) <= 0xF8FF for character in plain):
         return text
     read = normalized(marked)
     if read is None:

@@ -307,6 +307,13 @@ def test_a_host_of_an_item_with_an_open_scheme_is_no_other_name() -> None:
     assert judged == ["deny"] * 4
 
 
+@pytest.mark.parametrize("mark", ["%EE%80%80", "\ue000"])
+def test_no_character_of_an_item_stands_for_any_text_but_a_star(mark: str) -> None:
+    policy = Policy([rule(allow=[f"resource:s:file:///{mark}/pub/*", f"resource:s:*://h/{mark}/pub/*"])])
+    judged = [outcome(policy, NOBODY, f"resource:s:{uri}") for uri in ("file:///secret/pub/x", "http://h/secret/pub/x")]
+    assert judged == ["deny", "deny"]
+
+
 def test_what_a_code_stands_for_is_no_pattern() -> None:
     policy = Policy([rule(allow=["resource:s:file:///a%2A", "resource:s:file:///%5Ba-z%5D"])])
     assert [outcome(policy, NOBODY, f"resource:s:{uri}") for uri in ("file:///a*", "file:///abc", "file:///b")] == [
