@@ -6,7 +6,7 @@ from typing import Final, Literal
 
 import trio
 
-from actors.ports import Headers, RequestFailed
+from actors.ports import FrameReceived, Headers, RequestFailed
 from actors.protocol import codec
 from actors.protocol.messages import Error, Notification, Request, RequestId, Result
 from actors.protocol.sse import SseDecoder, SseEvent, SseTooLargeError
@@ -17,7 +17,7 @@ from gateway.client.inbox import Inbox
 from gateway.client.transport import Received
 from gateway.wire.errors import WireError
 from gateway.wire.http1_client import encode_headers
-from gateway.wire.http_rules import Kind, error_code, executed_by, kind_of, read, worded
+from gateway.wire.http_rules import Kind, as_answer, executed_by, kind_of, read, worded
 from gateway.wire.http_session import configured_headers
 from gateway.wire.pool import Pool, Response
 from gateway.wire.sse_2024 import ON_SOCKET, WITHIN, endpoint_of
@@ -94,8 +94,9 @@ class SseTransport:
         status, body = await self._post(message)
         if 200 <= status < 300:
             return
-        if error_code(body) is not None:
-            self._inbox.put(body)
+        answer = as_answer(body, id)
+        if answer is not None:
+            self._inbox.put(FrameReceived(answer, id, status=status))
         else:
             why = f"the server answered with HTTP {worded(status)}"
             self._inbox.put(RequestFailed(id, "http_status", why, executed_by(status), status))

@@ -174,7 +174,9 @@ class HttpTransport:
                 self._forget_session(session)
                 self._inbox.put(SessionLost(id))
             case Answered():
-                self._answer(id, body, http_rules.read(body), response.status)
+                answer = http_rules.as_answer(body, id)
+                assert answer is not None
+                self._inbox.put(FrameReceived(answer, id, status=response.status))
             case _:
                 self._inbox.put(RequestFailed(id, verdict.reason, verdict.message, verdict.executed, response.status))
 

@@ -9,7 +9,7 @@ from functools import lru_cache
 from http import HTTPStatus
 from typing import Final, Literal
 
-from actors.protocol.codec import Batch, Frame, Malformed, decode_frame
+from actors.protocol.codec import Batch, Frame, Malformed, decode_frame, encode
 from actors.protocol.errors import OVERLOADED, parse_error_member
 from actors.protocol.messages import Error, Message, RequestId, Result
 
@@ -109,6 +109,16 @@ def error_code(body: bytes) -> int | None:
         return None
     # The decoder has checked the error member.
     return parse_error_member(message.error).code if isinstance(message, Error) else None
+
+
+def as_answer(body: bytes, id: RequestId) -> bytes | None:
+    """The JSON-RPC error that request `id` was refused with, as the answer to it; None where the body is none.
+
+    Its own id says nothing: a server that has not read the request gives none, or one that nobody asked by (the
+    official Python SDK 1: "server-error").
+    """
+    message = read(body)
+    return encode(Error(id, message.error)) if isinstance(message, Error) else None
 
 
 def read(frame: bytes) -> Frame | Malformed:

@@ -13,7 +13,15 @@ import trio
 import trio.testing
 
 from actors.ports import SessionLost
-from gateway.client import ClientError, ConnectionLostError, RequestFailedError, inbox, sse_2024, streamable_http
+from gateway.client import (
+    ClientError,
+    ConnectionLostError,
+    McpError,
+    RequestFailedError,
+    inbox,
+    sse_2024,
+    streamable_http,
+)
 from gateway.client.memory import MemoryTransport
 from gateway.client.streamable_http import HttpTransport
 from stagedoor import Context, Server, open_client
@@ -123,10 +131,12 @@ async def test_an_event_that_is_too_large_is_not_asked_for_again_and_again() -> 
 
 
 class Stream2024:
-    """HTTP+SSE: each request is answered on the stream; its POST, and that of a notification, as `accepts` says."""
+    """HTTP+SSE: each request is answered on the stream; its POST, and that of a notification, as `accepts` says. Others
+    get the refusal, if there is one."""
 
-    def __init__(self, accepts: frozenset[str]) -> None:
+    def __init__(self, accepts: frozenset[str], refusal: bytes = b"") -> None:
         self.accepts = accepts
+        self.refusal = refusal
         self.cut: list[str] = []
         self.heard: list[str] = []
         self._events, self._written = trio.open_memory_channel[bytes](9)
@@ -153,6 +163,8 @@ class Stream2024:
             self._answer(said, {})
         if said["method"] in self.accepts:
             await stream.send_all(ACCEPTED)
+        elif self.refusal:
+            await stream.send_all(self.refusal)
         elif not await stream.receive_some():
             self.cut.append(said["method"])
         await stream.aclose()
@@ -240,6 +252,49 @@ async def test_a_request_that_is_withdrawn_ends_also_where_that_is_not_accepted(
                 await until(lambda: "tools/call" in server.heard)
                 calls.cancel_scope.cancel()
             await until(lambda: "tools/call" in server.cut)
+
+
+REFUSAL = '{"jsonrpc":"2.0","id":%s,"error":{"code":-32600,"message":"Bad Request: Missing session ID"}}'
+
+
+def refused(id: str) -> bytes:
+    body = (REFUSAL % id).encode()
+    head = b"HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+    return head % len(body) + body
+
+
+class Refusing(Scripted):
+    """Streamable HTTP that refuses every POST, by an error with this id."""
+
+    def __init__(self, id: str) -> None:
+        super().__init__(*[REFUSED] * 9)
+        self._refused = refused(id)
+
+    async def serve(self, stream: trio.SocketStream) -> None:
+        head = await stream.receive_some()
+        await stream.send_all(self._refused if head.startswith(b"POST") else REFUSED)
+        await stream.aclose()
+
+
+@pytest.mark.parametrize("id", ["null", '"server-error"', "99"])
+@pytest.mark.parametrize("version", ["2025-11-25", "2026-07-28"])
+async def test_a_request_is_refused_whatever_id_its_refusal_has(version: str, id: str) -> None:
+    """A server that has not read the request gives no id, or one of its own, as the official Python SDK 1 does."""
+    async with served(Refusing(id)) as url:
+        with pytest.raises(ClientError, match="Missing session ID"):
+            async with open_client(f"{url}/mcp", version):
+                pass
+
+
+@pytest.mark.parametrize("id", ["null", '"server-error"', "99"])
+async def test_a_message_is_refused_whatever_id_its_refusal_has(id: str) -> None:
+    server = Stream2024(frozenset({"initialize", "notifications/initialized"}), refused(id))
+    async with served(server) as url, trio.open_nursery() as nursery:
+        transport = await sse_2024.open_sse(f"{url}/sse", nursery)
+        async with open_client(transport, "2024-11-05") as client:
+            with pytest.raises(McpError, match="Missing session ID") as failed:
+                await client.call_tool("any")
+            assert (failed.value.code, failed.value.status) == (-32600, 400)
 
 
 UNREADABLE = [b"", b"{}", b"[]", b"x", b'{"jsonrpc":"2.0","id":{},"result":{}}', b"[{}]", b'[{"id":1},{"id":null}]']
