@@ -4,8 +4,9 @@ A server's challenge (RFC 9110, section 11.6.1) is meant for the gateway: it goe
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final, Protocol
+
+from msgspec import Struct
 
 from actors.ports import NO_RIGHTS, Rights
 
@@ -15,8 +16,7 @@ TRIES: Final = 3
 """Requests in all for one that is refused so: with other tokens, and once with more rights."""
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
+class Refusal(Struct, frozen=True):
     """There are no credentials that the server would take. `reason` is one of `actors.protocol.transport.UNAUTHORIZED`;
     the message is for clients."""
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 import trio
+from msgspec import Struct
 
 from gateway.config import Settings
 
@@ -117,8 +118,7 @@ async def _nothing_defined(settings: Settings, names: tuple[str, ...]) -> dict[s
     return {}
 
 
-@dataclass(frozen=True, slots=True)
-class Parts:
+class Parts(Struct, frozen=True):
     """What the commands need of composition. `run` serves until a signal and returns the exit status; when it listens,
     it calls back with the settings as they came out; `run_alone` is the same with nothing for operators. `supervise`
     does the same by several workers, which find their servers again by the arguments that name them; `work` is one of

@@ -7,7 +7,7 @@ then a credential is found to be another one, and nothing else is learnt of it.
 import hashlib
 import hmac
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -49,14 +49,13 @@ FIXED = (
 """What needs a restart, with all that stands below it. Everything else takes effect when the file is read anew."""
 
 
-@dataclass(frozen=True, slots=True)
-class Changes:
+class Changes(msgspec.Struct, frozen=True):
     """Servers by name; of those that are changed, which of their keys. `settings` and `fixed` are the keys of the
     gateway that are others now; the latter take effect at the next start."""
 
     added: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
-    changed: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    changed: Mapping[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
     settings: tuple[str, ...] = ()
     fixed: tuple[str, ...] = ()
 

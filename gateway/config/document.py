@@ -1,9 +1,11 @@
 """A configuration file as it is written: its plain values, before any meaning, and where each of them stands."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path as FilePath
 from typing import Any
+
+from msgspec import Struct
 
 from gateway.config import jsonc
 from gateway.config.problems import ConfigError, Lines, Path, Problem, line_of
@@ -19,8 +21,7 @@ def _yaml(text: str, file: str) -> tuple[Any, dict[Path, int]]:
 _READERS = {".json": jsonc.parse, ".jsonc": jsonc.parse, ".yaml": _yaml, ".yml": _yaml}
 
 
-@dataclass(frozen=True, slots=True)
-class Document:
+class Document(Struct, frozen=True):
     """`data` is the root mapping. Relative paths in it are relative to `folder`."""
 
     data: Mapping[str, Any]

@@ -1,6 +1,5 @@
 """What is wrong with a configuration, told so that it can be mended: file, line, field, and the nearest known key."""
 
-import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
@@ -40,8 +39,10 @@ def dotted(path: Path) -> str:
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
     """The known word that was probably meant; case, `_` and `-` do not count."""
+    from difflib import get_close_matches  # only where something is wrong
+
     folded = {_fold(candidate): candidate for candidate in known}
-    matches = difflib.get_close_matches(_fold(word), list(folded), n=1, cutoff=0.6)
+    matches = get_close_matches(_fold(word), list(folded), n=1, cutoff=0.6)
     return folded[matches[0]] if matches else None
 
 

@@ -6,13 +6,13 @@ Of a module or a file alone it is the `server`.
 import importlib
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import reduce
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from sysconfig import get_path
 from types import ModuleType
 from typing import Any
+
+from msgspec import Struct
 
 FILE = ".py"
 DEFAULT = "server"
@@ -60,8 +60,7 @@ def import_object(reference: str) -> Any:
         raise ValueError(f'there is no "{attribute}" in {where}') from error
 
 
-@dataclass(frozen=True, slots=True)
-class Loaded:
+class Loaded(Struct, frozen=True):
     """What was loaded so that it can be loaded anew: the object, and the modules that were there before it."""
 
     reference: str
@@ -99,6 +98,8 @@ def load_anew(reference: str, before: Loaded | None = None, make: Callable[[Any]
 
 def _own(others: frozenset[str]) -> set[str]:
     """The modules that have come since, without those that are installed, and ours."""
+    from sysconfig import get_path  # only where modules are loaded anew
+
     installed = [Path(path) for path in (get_path("stdlib"), get_path("purelib"), get_path("platlib"))]
     found = set()
     for name in set(sys.modules) - others:

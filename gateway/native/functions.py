@@ -8,12 +8,12 @@ event loop. A cancelled call does not wait for its thread: the thread ends by it
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from types import NoneType, UnionType
 from typing import Annotated, Any, Final, TypeAlias, Union, get_args, get_origin
 
 import trio
+from msgspec import Struct
 from pydantic.fields import FieldInfo
 
 from gateway.native import docstrings
@@ -23,8 +23,7 @@ from gateway.native.request import Request, Response
 Function: TypeAlias = Callable[..., Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Parameter:
+class Parameter(Struct, frozen=True):
     """One argument of a handler; `alias` is what clients call it. `default` is `inspect.Parameter.empty` where there is
     none, nor a `factory` that makes one."""
 
@@ -41,8 +40,7 @@ class Parameter:
         return self.default is inspect.Parameter.empty and self.factory is None
 
 
-@dataclass(frozen=True, slots=True)
-class Handler:
+class Handler(Struct, frozen=True):
     """A registered function: its parameters without the context, what its docstring says of it, and how to call it."""
 
     function: Function

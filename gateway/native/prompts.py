@@ -1,9 +1,9 @@
 """From functions to prompts and completers, and from what they return to results."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
+from msgspec import Struct
 from trio import CapacityLimiter
 
 from gateway.native import content, functions
@@ -19,8 +19,7 @@ COMPLETIONS: Final = 100
 """Values in one answer to `completion/complete` (server/utilities/completion)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Prompt:
+class Prompt(Struct, frozen=True):
     """A function that writes the messages a user picked by name."""
 
     definition: PromptDefinition
@@ -74,8 +73,7 @@ def _taken(name: str, parameters: tuple[Parameter, ...], arguments: PromptArgume
     return Arguments(name, parameters, texts((argument["name"] for argument in every), required))
 
 
-@dataclass(frozen=True, slots=True)
-class Completer:
+class Completer(Struct, frozen=True):
     """A function that completes an argument: it takes what is typed so far, and `arguments` if it wants the others."""
 
     handler: Handler

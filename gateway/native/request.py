@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from msgspec import Struct
 from pydantic_core import from_json
 
 from actors.protocol.errors import INTERNAL
@@ -88,8 +89,7 @@ class Request:
         return server
 
 
-@dataclass(frozen=True, slots=True)
-class _Failure:
+class _Failure(Struct, frozen=True):
     message: str
     details: Any
 

@@ -1,7 +1,8 @@
 """From functions to resources and templates, and from what they return to contents."""
 
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from gateway.native import content, functions, uris
 from gateway.native.content import Audio, Embedded, Image, Link, Text
@@ -11,8 +12,7 @@ from gateway.native.request import Request, Response, part_of
 from gateway.native.schemas import Arguments, texts
 
 
-@dataclass(frozen=True, slots=True)
-class Resource:
+class Resource(Struct, frozen=True):
     """One URI and the function that reads it. It changes by itself `every` so many seconds, if that is given."""
 
     info: ResourceInfo
@@ -24,8 +24,7 @@ class Resource:
         return self.info.describe(version)
 
 
-@dataclass(frozen=True, slots=True)
-class Template:
+class Template(Struct, frozen=True):
     """A family of URIs, the function that reads one, and the one that lists those there are."""
 
     info: TemplateInfo

@@ -7,9 +7,10 @@ come of one template and several values of one URI; what is asked of both is wri
 import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from urllib.parse import unquote
+
+from msgspec import Struct
 
 from gateway.native.errors import URI_MAX
 
@@ -25,8 +26,7 @@ _DELIMITER: Final = re.compile(r"[/?#]")
 Values: TypeAlias = dict[str, str | list[str]]
 
 
-@dataclass(frozen=True, slots=True)
-class Value:
+class Value(Struct, frozen=True):
     """What a variable stands for: text, of so many characters at most, or a list whose parts stand between
     separators."""
 
@@ -42,8 +42,7 @@ class Value:
         return None if self.most is not None and len(text) > self.most else text
 
 
-@dataclass(frozen=True, slots=True)
-class Variable:
+class Variable(Struct, frozen=True):
     """A variable in the path, and the text between it and the next one, or the end."""
 
     value: Value
@@ -51,8 +50,7 @@ class Variable:
     after: str
 
 
-@dataclass(frozen=True, slots=True)
-class UriTemplate:
+class UriTemplate(Struct, frozen=True):
     """A template: the text before its first variable, the variables, and those of its query and its fragment, which a
     URI may leave out. `given` parameters stand in the query before those."""
 

@@ -1,8 +1,9 @@
 """What both stores have in common: lifetimes, the reserve, and what a replay may show."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from hashlib import blake2b
+
+from msgspec import Struct
 
 from actors.ports import Failed, LogEntry, Refused, Replay, StreamHead
 from actors.protocol.table import Limits
@@ -26,8 +27,7 @@ FINISH_RESERVE = 16 * 1024
 """Bytes up to which a finishing append is let through although the caps are reached (an answer always fits)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Retention:
+class Retention(Struct, frozen=True):
     """Lifetimes in seconds and caps per session, as the store applies them."""
 
     session: float

@@ -3,8 +3,9 @@
 Guarantee: memory stays below the limit plus one chunk, whatever is fed, and a line that is too long harms no other.
 """
 
-from dataclasses import dataclass
 from typing import Final, TypeAlias
+
+from msgspec import Struct
 
 from actors.protocol.sse import BOM
 
@@ -13,8 +14,7 @@ FRAMES_PER_TURN: Final = 16
 takes them must keep up with a backend that sends without end."""
 
 
-@dataclass(frozen=True, slots=True)
-class LongLine:
+class LongLine(Struct, frozen=True):
     """A line over the limit: how it began, and how long it was in bytes. The rest was dropped."""
 
     head: bytes

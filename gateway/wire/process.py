@@ -7,10 +7,10 @@ import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import cast
 
 import trio
+from msgspec import Struct
 from trio.lowlevel import FdStream
 
 from actors.protocol.table import Confinement, StdioTarget
@@ -23,8 +23,7 @@ pass on (HOME, LOGNAME, PATH, SHELL, TERM, USER), with locale, time zone and the
 settings may hold a password; a backend that needs them names them in its `env`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Patience:
+class Patience(Struct, frozen=True):
     """Seconds that each step of ending a group may take before the next, harsher one."""
 
     stdin_closed: float = 1.5
@@ -37,8 +36,7 @@ class Patience:
         return self.stdin_closed + 2 * self.term + self.kill
 
 
-@dataclass(frozen=True, slots=True)
-class Child:
+class Child(Struct, frozen=True):
     """A running child with its pipes. Its pid is the number of its process group too."""
 
     process: trio.Process
@@ -63,8 +61,7 @@ def _environment(configured: Iterable[tuple[str, str]], own: Mapping[str, str]) 
     return inherited | dict(configured)
 
 
-@dataclass(frozen=True, slots=True)
-class _Start:
+class _Start(Struct, frozen=True):
     """What a child is started with."""
 
     words: list[str]
