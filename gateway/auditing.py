@@ -117,7 +117,13 @@ def verify(settings: Settings | None, files: tuple[Path, ...], partial: bool) ->
         }
         for found in verdict.chains.values()
     ]
-    return {"good": verdict.good, "signed": bool(keys), "chains": chains, "foreign": verdict.foreign}
+    return {
+        "good": verdict.good,
+        "signed": bool(keys),
+        "chains": chains,
+        "foreign": verdict.foreign,
+        "torn": verdict.torn,
+    }
 
 
 def _lines(files: tuple[Path, ...]) -> Iterator[tuple[str, bytes]]:

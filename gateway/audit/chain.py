@@ -23,6 +23,8 @@ FIRST: Final = "0" * 64
 """The `prev` of the first line of a chain."""
 LONGEST: Final = 60_000
 """Bytes of a line: it has to fit into one datagram on its way to a collector."""
+_BEGINNING: Final = b'{"ts":"'
+"""Of each line."""
 _ID = re.compile(r"([A-Za-z0-9_-]+)\.([0-9]+)")
 _SEPARATOR: Final = b"\xe2\x80"
 _LINE_SEPARATOR: Final = (b"\xe2\x80\xa8", b"\\u2028")
@@ -104,16 +106,17 @@ class Found:
 
 @dataclass(slots=True)
 class Verdict:
-    """What the check of some files found. `foreign` are lines that belong to no chain: what a full disk has left of one
-    (it stands whole behind that), or what somebody else wrote."""
+    """What the check of some files found. `foreign` are lines that belong to no chain: somebody else has written them.
+    `torn` are beginnings of lines: what a full disk has left of one, which then stands whole behind that."""
 
     chains: dict[str, Found] = field(default_factory=dict)
     foreign: list[str] = field(default_factory=list)
+    torn: list[str] = field(default_factory=list)
 
     @property
     def good(self) -> bool:
         """Nothing was changed, left out or put in, as far as signatures go."""
-        return not any(found.problems for found in self.chains.values())
+        return not self.foreign and not any(found.problems for found in self.chains.values())
 
 
 def verify(lines: Iterable[tuple[str, bytes]], keys: Sequence[bytes] = (), *, partial: bool = False) -> Verdict:
@@ -124,7 +127,7 @@ def verify(lines: Iterable[tuple[str, bytes]], keys: Sequence[bytes] = (), *, pa
     for place, raw in lines:
         entry = _read(raw)
         if entry is None:
-            verdict.foreign.append(place)
+            (verdict.torn if _torn(raw) else verdict.foreign).append(place)
             continue
         _follow(verdict, place, raw, *entry, keys, partial)
     return verdict
@@ -148,6 +151,15 @@ def _read(raw: bytes) -> "tuple[_Entry, int] | None":
         return None
     match = _ID.fullmatch(entry.id)
     return (entry, int(match[2])) if match is not None else None
+
+
+def _torn(raw: bytes) -> bool:
+    """Whether this may be the beginning of a line. What begins a JSON object is none itself."""
+    try:
+        msgspec.json.decode(raw)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return raw.startswith(_BEGINNING) or _BEGINNING.startswith(raw)
+    return False
 
 
 def _follow(

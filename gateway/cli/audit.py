@@ -50,8 +50,11 @@ def _print(found: dict[str, Any]) -> None:
             click.secho("changed: ", fg="red", nl=False, err=True)
             click.echo(printable(problem), err=True)
     for place in found["foreign"]:
-        click.secho("foreign: ", fg="yellow", nl=False, err=True)
-        click.echo(printable(f"{place} is no line of an audit trail"), err=True)
+        click.secho("changed: ", fg="red", nl=False, err=True)
+        click.echo(printable(f"{place}: is no line of an audit trail"), err=True)
+    for place in found["torn"]:
+        click.secho("torn: ", fg="yellow", nl=False, err=True)
+        click.echo(printable(f"{place} is the beginning of a line, as a full disk leaves it"), err=True)
     click.echo("nothing was changed" if found["good"] else "the trail was changed")
     if not found["signed"]:
         click.echo("signatures were not checked (--config FILE)", err=True)

@@ -85,7 +85,7 @@ as JSON has it: `good`, `signed`, `chains`, `foreign`. Raises OSError."""
 
 
 def _no_trail(settings: Settings | None, files: tuple[Path, ...], partial: bool) -> dict[str, Any]:
-    return {"good": True, "signed": False, "chains": [], "foreign": []}
+    return {"good": True, "signed": False, "chains": [], "foreign": [], "torn": []}
 
 
 async def _no_doctor(settings: Settings) -> list[dict[str, Any]]:

@@ -105,12 +105,24 @@ def test_a_trail_that_goes_on_in_a_further_file_is_followed() -> None:
     assert not verify(placed(lines[2:]), KEYS).good
 
 
-def test_lines_that_were_lost_are_counted_and_those_of_others_named() -> None:
+@pytest.mark.parametrize("torn", [b"{", b'{"ts":"1970-', b'{"ts":"1970-01-01T00:00:00.000Z","id":"c.2","prev'])
+def test_lines_that_were_lost_are_counted_and_torn_ones_named(torn: bytes) -> None:
     made = Chain("c", KEYS[0])
-    lines = [made.line(START, 0, {}), b'{"torn', made.line(LOST, 0, {"count": 7})]
+    lines = [made.line(START, 0, {}), torn, made.line(LOST, 0, {"count": 7})]
     verdict = verify(placed(lines), KEYS)
     assert verdict.good
-    assert (verdict.chains["c"].lost, verdict.foreign) == (7, ["f:2"])
+    assert (verdict.chains["c"].lost, verdict.torn, verdict.foreign) == (7, ["f:2"], [])
+
+
+@pytest.mark.parametrize(
+    "line",
+    [b'{"event":"call","principal":"bob"}', b'{"ts":"1970-01-01T00:00:00.000Z","event":"deny"}', b"rubbish", b"7"],
+)
+def test_a_line_of_nobodys_was_put_in(line: bytes) -> None:
+    lines = chain("call", "deny")
+    verdict = verify(placed([*lines[:2], line, *lines[2:]]), KEYS)
+    assert not verdict.good
+    assert (verdict.foreign, verdict.chains["c"].problems) == (["f:3"], [])
 
 
 def test_times_are_utc_to_the_millisecond() -> None:
