@@ -54,6 +54,8 @@ class CelCondition:
         self.claims = frozenset(_claims(text)) if Variable.CLAIMS in self.variables else frozenset()
         self._run = program.execute
         self._look_for_functions()
+        if not used:
+            self._look_whether_it_holds()
 
     def _look_for_functions(self) -> None:
         """A function that there is not is found out at the start, as far as the expression comes without arguments."""
@@ -64,6 +66,15 @@ class CelCondition:
                 raise ValueError(str(error)) from None
         except _WRONG:
             pass
+
+    def _look_whether_it_holds(self) -> None:
+        """What asks about nothing is the same for every call."""
+        try:
+            holds = self.holds({})
+        except ConditionError as error:
+            raise ValueError(str(error)) from None
+        if not holds:
+            raise ValueError("can never match: it is false whatever is asked")
 
     def holds(self, values: Mapping[str, Any]) -> bool:
         """As in `Condition`."""
