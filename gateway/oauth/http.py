@@ -72,12 +72,11 @@ class GuardedHttp:
     async def _ask(
         self, method: str, url: str, where: str, headers: dict[str, str], body: bytes, trusted: frozenset[str]
     ) -> Answer:
-        if self._tls is None:
-            self._tls = await trio.to_thread.run_sync(ssl.create_default_context)
+        tls = await self._tls_of(where)
         headers |= {"Accept-Encoding": "identity", "User-Agent": "stagedoor"}
         # A connection is for one request: what one may reach, another one with less trust must not.
         guard = _Guard(trusted)
-        transport = _Transport(guard, self._tls)
+        transport = _Transport(guard, tls)
         try:
             async with (
                 httpx2.AsyncClient(transport=transport, trust_env=False, timeout=WITHIN) as client,
@@ -92,6 +91,14 @@ class GuardedHttp:
             if guard.refused is not None:
                 raise guard.refused from None
             raise AwayError("away", f"{shown(where)} can't be reached") from error
+
+    async def _tls_of(self, where: str) -> ssl.SSLContext:
+        """Whom to trust there. The authorities of this machine take long to read, and over plain HTTP are not asked."""
+        if where.startswith("http:"):
+            return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # that trusts nobody
+        if self._tls is None:
+            self._tls = await trio.to_thread.run_sync(ssl.create_default_context)
+        return self._tls
 
 
 class _Transport(httpx2.AsyncHTTPTransport):

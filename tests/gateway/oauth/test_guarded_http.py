@@ -1,6 +1,7 @@
 """Addresses that strangers name lead nowhere inwards, and nothing there can hold us up or grow (attack 7)."""
 
 import socket
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -116,6 +117,25 @@ async def test_where_the_operator_has_sent_us_any_address_is_good(canary: Canary
     assert (answer.status, answer.body) == (200, b"{}")
     assert b"POST /x" in canary.came[0]
     await GuardedHttp()("GET", f"{canary.origin}/y", trusted=frozenset({LOOPBACK}))
+
+
+async def test_the_authorities_of_this_machine_are_read_for_https_alone(
+    canary: Canary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[ssl.SSLContext] = []
+
+    def authorities() -> ssl.SSLContext:
+        read.append(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
+        return read[-1]
+
+    monkeypatch.setattr(ssl, "create_default_context", authorities)
+    http = GuardedHttp()
+    assert (await http("GET", canary.origin, trusted=frozenset({LOOPBACK}))).status == 200
+    assert read == []
+    for _ in range(2):
+        with pytest.raises(AwayError):  # the canary speaks no TLS
+            await http("GET", canary.origin.replace("http:", "https:"), trusted=frozenset({LOOPBACK}))
+    assert len(read) == 1
 
 
 async def test_trust_in_one_place_is_no_trust_in_another(canary: Canary) -> None:
