@@ -17,6 +17,8 @@ from gateway.native.schemas import Arguments, texts
 
 COMPLETIONS: Final = 100
 """Values in one answer to `completion/complete` (server/utilities/completion)."""
+_SAID: Final = (Message, str, *content.CONTENT_TYPES)
+"""What a prompt is made of."""
 
 
 class Prompt(Struct, frozen=True):
@@ -109,10 +111,18 @@ def completion_result(values: Iterable[str]) -> dict[str, Any]:
 def _messages(value: Any) -> Sequence[Message]:
     if isinstance(value, Response):
         return value.messages()
-    if isinstance(value, Message):
-        return [value]
-    if isinstance(value, (str, *content.CONTENT_TYPES)):
-        return [content.user(value)]
-    if isinstance(value, Mapping):
-        raise TypeError("a prompt returns text, contents or messages, and no mapping")
-    return [m if isinstance(m, Message) else content.user(m) for m in value]
+    if isinstance(value, _SAID):
+        return [_message(value)]
+    if not isinstance(value, Iterable) or isinstance(value, (Mapping, bytes, bytearray)):
+        raise _none_of(value)
+    return [_message(part) for part in value]
+
+
+def _message(part: Any) -> Message:
+    if not isinstance(part, _SAID):
+        raise _none_of(part)
+    return part if isinstance(part, Message) else content.user(part)
+
+
+def _none_of(value: Any) -> TypeError:
+    return TypeError(f"a prompt returns text, contents or messages, and no {type(value).__name__}")

@@ -221,10 +221,10 @@ def _placed(part: Content, uri: str) -> Content:
     return part
 
 
-def part_of(part: Content, uri: str, mime_type: str | None) -> dict[str, Any]:
+def part_of(part: Content | str, uri: str, mime_type: str | None) -> dict[str, Any]:
     """A part of the resource at `uri`, in wire form. TypeError for what a resource can't hold."""
     match part:
-        case Text(text):
+        case str(text) | Text(text):
             return contents(uri, text, mime_type or "text/plain")
         case Image(data, mime) | Audio(data, mime):
             return contents(uri, data, mime)

@@ -101,8 +101,8 @@ def read_result(uri: str, mime_type: str | None, value: Any) -> dict[str, Any]:
             parts = [content.contents(uri, bytes(value), mime_type or "application/octet-stream")]
         case Text() | Image() | Audio() | Embedded() | Link():
             parts = [part_of(value, uri, mime_type)]
-        case [Text() | Image() | Audio() | Embedded() | Link(), *_]:
-            parts = [part_of(part, uri, mime_type) for part in value]
+        case [*entries] if any(isinstance(entry, content.CONTENT_TYPES) for entry in entries):
+            parts = [part_of(entry, uri, mime_type) for entry in entries]
         case _:
             parts = [content.contents(uri, content.to_json(value).decode(), mime_type or "application/json")]
     return {"contents": parts}

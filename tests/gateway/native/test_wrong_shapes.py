@@ -76,9 +76,11 @@ async def test_what_is_no_content_fails_its_call_alone(connect: Any, subtests: A
 async def test_what_is_no_answer_of_a_prompt_or_completion_is_an_error(connect: Any, failed: Any) -> None:
     wrong: dict[str, Any] = {
         "role": Message("system", "x"),  # type: ignore[arg-type]
-        "mapping": {"a": "b"},
-        "number": 5,
-        "numbers": [5],
+        "dict": {"a": "b"},
+        "int": 5,
+        "NoneType": None,
+        "bytes": b"x",
+        "list": ["x", ["y"]],
     }
     server = Server("t")
 
@@ -93,7 +95,8 @@ async def test_what_is_no_answer_of_a_prompt_or_completion_is_an_error(connect: 
     server.prompt(name="described", description=lambda: WRONG)(_text)
     client = await connect(server)
     for name in wrong:
-        with pytest.raises(failed, match="TypeError"):
+        said = "is no role" if name == "role" else f"returns text, contents or messages, and no {name}$"
+        with pytest.raises(failed, match=f"TypeError: .*{said}"):
             await client.request("prompts/get", {"name": "asks", "arguments": {"what": name}})
     with pytest.raises(failed, match="TypeError"):
         await client.request("prompts/get", {"name": "described"})
@@ -108,7 +111,16 @@ async def test_what_is_no_answer_of_a_prompt_or_completion_is_an_error(connect: 
 
 
 async def test_a_resource_may_return_contents(connect: Any, failed: Any) -> None:
-    returned: list[Any] = [Image(b"x"), Text("x"), bytearray(b"x"), [Embedded("", "a"), Text("b")], Link("a:b", "c")]
+    returned: list[Any] = [
+        Image(b"x"),
+        Text("x"),
+        bytearray(b"x"),
+        [Embedded("", "a"), Text("b")],
+        ["c", Image(b"x")],
+        ["d", "e"],
+        Link("a:b", "c"),
+        ["f", Link("a:b", "c")],
+    ]
     server = Server("t")
 
     @server.template("u:{number}", mime_type="text/x")
@@ -116,16 +128,20 @@ async def test_a_resource_may_return_contents(connect: Any, failed: Any) -> None
         return returned[number]
 
     client = await connect(server)
-    found = [await client.request("resources/read", {"uri": f"u:{n}"}) for n in range(4)]
+    found = [await client.request("resources/read", {"uri": f"u:{n}"}) for n in range(6)]
     assert [content for read in found for content in read["contents"]] == [
         {"uri": "u:0", "mimeType": "image/png", "blob": "eA=="},
         {"uri": "u:1", "mimeType": "text/x", "text": "x"},
         {"uri": "u:2", "mimeType": "text/x", "blob": "eA=="},
         {"uri": "u:3", "mimeType": "text/x", "text": "a"},
         {"uri": "u:3", "mimeType": "text/x", "text": "b"},
+        {"uri": "u:4", "mimeType": "text/x", "text": "c"},
+        {"uri": "u:4", "mimeType": "image/png", "blob": "eA=="},
+        {"uri": "u:5", "mimeType": "text/x", "text": '["d","e"]'},
     ]
-    with pytest.raises(failed, match="holds no links"):
-        await client.request("resources/read", {"uri": "u:4"})
+    for uri in ("u:6", "u:7"):
+        with pytest.raises(failed, match="holds no links"):
+            await client.request("resources/read", {"uri": uri})
 
 
 async def test_an_entry_that_is_none_is_left_out_of_its_list_alone(connect: Any) -> None:
