@@ -182,6 +182,8 @@ class Context:
     async def log(self, level: Level, data: Any, logger: str | None = None) -> None:
         """Sends a log message, text or any JSON value, if the client's level lets it pass."""
         await trio.lowlevel.checkpoint()
+        if level not in LEVELS:
+            raise ValueError(f"{level!r} is no level: one of {', '.join(LEVELS)}")
         if LEVELS.index(level) < LEVELS.index(self._peer.level):
             return
         params = {"level": level, "data": data} | ({"logger": logger} if logger else {})

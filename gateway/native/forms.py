@@ -12,6 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 from actors.protocol.versions import can_use
 from gateway.native.errors import ToolError, explain
 from gateway.native.typed_dicts import make_legible
+from gateway.native.validation import JsonSchema
 
 T = TypeVar("T")
 Action: TypeAlias = Literal["accept", "decline", "cancel"]
@@ -36,16 +37,20 @@ class Form(Generic[T]):
         self._adapter: TypeAdapter[Any] | None = None
         if isinstance(shape, Mapping):
             self._schema = dict(shape)
+            self._by_hand = JsonSchema(shape, "the form")
         else:
             make_legible(shape)
             self._adapter = TypeAdapter(shape)
             self._schema = self._adapter.json_schema()
 
     def schema(self, version: str) -> dict[str, Any]:
-        """As it goes to a client of this revision. TypeError if it is no form, or none for that revision."""
+        """As it goes to a client of this revision. TypeError if it is no form, or none for that revision; ValueError if
+        it is no schema."""
         definitions = self._schema.get("$defs", {})
         if self._schema.get("type") != "object":
             raise TypeError("a form is a flat object: give a model with simple fields")
+        if self._adapter is None:
+            self._by_hand.require()
         required = list(self._schema.get("required", ()))
         fields = {name: _field(name, f, definitions) for name, f in self._schema.get("properties", {}).items()}
         if not can_use(version, "rich_enums"):
@@ -57,6 +62,8 @@ class Form(Generic[T]):
         if not isinstance(content, dict):
             raise ToolError("The client accepted the form and sent no content")
         if self._adapter is None:
+            if fault := self._by_hand.fault(content):
+                raise ToolError(f"The answer does not fit the form: {fault}")
             return content  # type: ignore[return-value]  # T is the plain dict here
         try:
             filled: T = self._adapter.validate_python(content)

@@ -229,6 +229,29 @@ async def test_a_schema_and_other_types_may_be_forms_too(connect: Any) -> None:
     assert "multiple choice" in await older.error("both")
 
 
+async def test_an_answer_is_held_to_a_schema_by_hand(connect: Any) -> None:
+    server = Server("t")
+    size = {"type": "string", "enum": ["s", "l"]}
+
+    @server.tool
+    async def ask(ctx: Context, wrong: bool = False) -> str:
+        form = {"type": "object", "properties": {"size": size}, "required": 5 if wrong else ["size"]}
+        return str((await ctx.elicit("?", form)).content)
+
+    client = await connect(server)
+    for content, said in [
+        ({"size": "m"}, 'The answer does not fit the form: size: "m" is not one of "s" or "l"'),
+        ({}, 'The answer does not fit the form: "size" is a required property'),
+    ]:
+        client.on("elicitation/create", {"action": "accept", "content": content})
+        assert await client.error("ask") == said
+    client.on("elicitation/create", {"action": "accept", "content": {"size": "l"}})
+    assert await client.text("ask") == "{'size': 'l'}"
+    asked = len(client.asked)
+    assert "not a JSON Schema" in await client.error("ask", wrong=True)
+    assert len(client.asked) == asked, "nobody is asked for what can't be checked"
+
+
 async def test_a_form_with_more_than_simple_fields_is_refused_before_it_is_sent(connect: Any) -> None:
     server = Server("t")
 

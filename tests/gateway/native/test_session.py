@@ -59,6 +59,17 @@ async def test_any_other_revision_is_answered_with_the_newest(attach: Any, asked
     assert result["protocolVersion"] == "2025-11-25"
 
 
+async def test_a_level_that_is_none_is_called_so(connect: Any) -> None:
+    server = Server("t")
+
+    @server.tool
+    async def shout(ctx: Context) -> None:
+        await ctx.log("loud", "x")  # type: ignore[arg-type]
+
+    client = await connect(server)
+    assert (await client.error("shout")).startswith("ValueError: 'loud' is no level: one of debug, info,")
+
+
 async def test_before_the_handshake_there_is_only_ping(attach: Any, failed: Any) -> None:
     client = attach(busy_server())
     assert await client.request("ping") == {}
