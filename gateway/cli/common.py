@@ -1,7 +1,8 @@
 """What the commands share: reading a configuration, and how problems are shown."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +36,19 @@ def config_problems() -> Iterator[None]:
         yield
     except ConfigError as error:
         raise ConfigProblemsError(error) from error
+
+
+def file_argument(command: Callable[..., None]) -> Callable[..., None]:
+    """FILE, or `--config FILE` as other commands want it; the command is given its name as `file`."""
+
+    @wraps(command)
+    def named(*args: Any, file: str | None, config: str | None, **given: Any) -> None:
+        if (file is None) == (config is None):
+            raise click.UsageError("FILE (or --config FILE) says which servers")
+        command(*args, file=file or config, **given)
+
+    named = click.option("--config", metavar="FILE", help="The same as FILE.")(named)
+    return click.argument("file", required=False)(named)
 
 
 def load_file(file: str) -> "Loaded":

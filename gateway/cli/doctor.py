@@ -7,14 +7,14 @@ import click
 import trio
 
 from gateway.cli.client import Parts
-from gateway.cli.common import json_option, load_file
+from gateway.cli.common import file_argument, json_option, load_file
 from gateway.cli.output import print_json, print_rows, printable
 
 _COLUMNS = ("server", "processes", "memory", "starts in", "tools", "sharing")
 
 
 @click.command()
-@click.argument("file", type=click.Path(exists=True, dir_okay=False))
+@file_argument
 @json_option
 @click.pass_obj
 def doctor(parts: Callable[[], Parts], /, *, file: str, as_json: bool) -> None:

@@ -14,7 +14,7 @@ import click
 import trio
 
 from gateway.cli.client import Parts
-from gateway.cli.common import ConfigProblemsError, config_problems, json_option
+from gateway.cli.common import ConfigProblemsError, config_problems, file_argument, json_option
 from gateway.cli.output import print_json, printable
 from gateway.config import ConfigError, Problem, Settings
 
@@ -31,8 +31,7 @@ Found = dict[str, "list[Difference]"]
 
 
 @click.command()
-@click.argument("file", required=False)
-@click.option("--config", metavar="FILE", help="The same as FILE.")
+@file_argument
 @click.option("--accept", is_flag=True, help="Take what is different into the lock file.")
 @click.option("--server", "only", multiple=True, metavar="NAME", help="This server alone; may be repeated.")
 @json_option
@@ -41,8 +40,7 @@ def pin(
     parts: Callable[[], Parts],
     /,
     *,
-    file: str | None,
-    config: str | None,
+    file: str,
     accept: bool,
     only: tuple[str, ...],
     as_json: bool,
@@ -52,12 +50,10 @@ def pin(
     Without a lock file (stagedoor.lock beside FILE) one is written, with all that there is. With one, exit status 1
     when something is different, or a server does not work; --accept takes what is different.
     """
-    if (file is None) == (config is None):
-        raise click.UsageError("FILE says which servers")
     from gateway.config.loading import load_unpinned
 
     with config_problems():
-        settings = load_unpinned(Path(file or config or "")).settings
+        settings = load_unpinned(Path(file)).settings
     unknown = sorted({*only} - settings.table.backends.keys())
     if unknown:
         raise click.UsageError(f"there is no server {unknown[0]!r}")

@@ -12,7 +12,7 @@ import trio
 from gateway.cli.asking import ask
 from gateway.cli.banner import banner, summary
 from gateway.cli.client import Client, ClientFailedError, Parts, ServeFailedError
-from gateway.cli.common import config_problems, json_option, load_file, note, warn
+from gateway.cli.common import config_problems, file_argument, json_option, load_file, note, warn
 from gateway.cli.output import print_json, printable
 from gateway.config import (
     Address,
@@ -203,7 +203,7 @@ def _settings(config: str | None, *, quiet: bool) -> Settings:
 
 
 @click.command()
-@click.argument("file")
+@file_argument
 @click.option(
     "--connect", is_flag=True, help="Also connect to each server, and say what it is or why it does not work."
 )

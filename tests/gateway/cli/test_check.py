@@ -36,6 +36,18 @@ def test_a_server_whose_name_holds_the_separator_is_neither_fine_nor_served(
     assert 'mcpServers.a__b: the name holds the separator "__"' in result.stderr
 
 
+@pytest.mark.parametrize("command", ["check", "doctor", "pin"])
+def test_a_file_may_be_named_as_config_too(
+    stagedoor: Callable[..., Result], file: Callable[[str], str], command: str
+) -> None:
+    name = file('{"mcpServers": {"fx": {"comand": "sh"}}}')
+    plain, named = stagedoor(command, name), stagedoor(command, "--config", name)
+    assert "comand: unknown key" in plain.stderr
+    assert (named.exit_code, named.stderr) == (plain.exit_code, plain.stderr)
+    assert "says which servers" in stagedoor(command).stderr
+    assert "says which servers" in stagedoor(command, name, "--config", name).stderr
+
+
 def test_programs_get_the_same_as_json(stagedoor: Callable[..., Result], file: Callable[[str], str]) -> None:
     name = file('{\n"gatewey": {}}')
     result = stagedoor("check", "--json", name)
