@@ -1,6 +1,7 @@
 """To a command that speaks on its standard streams, one message a line. Its process group ends with the connection."""
 
 import logging
+import re
 from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -8,7 +9,7 @@ from typing import Final
 import trio
 from trio.lowlevel import FdStream
 
-from actors.ports import Headers
+from actors.ports import Headers, RequestFailed
 from actors.protocol.table import Limits, StdioTarget
 from gateway.client.errors import ConnectionLostError, not_resumable
 from gateway.client.inbox import Inbox
@@ -25,6 +26,11 @@ STDERR: Final = 10
 """The last lines of its standard error that are kept."""
 LAST_WORDS: Final = 0.5
 """Seconds in which a process that speaks no more is expected to say how it ended."""
+
+_ANSWER: Final = re.compile(rb'\s*\{\s*"jsonrpc"\s*:\s*"2\.0"\s*,\s*"id"\s*:\s*(\d+)\s*,\s*"(?:result|error)"')
+"""How most servers begin an answer: with the id of its request."""
+_UNASKED: Final = re.compile(rb'\s*(?:[^\s{\[]|\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?(?:"id"\s*:[^,]*,\s*)?"method")')
+"""How what is no answer begins."""
 
 _LOG: Final = logging.getLogger("stagedoor.client")
 
@@ -44,6 +50,7 @@ class StdioTransport:
         self._stderr: deque[str] = deque(maxlen=STDERR)
         self._said_all = trio.Event()
         self._closing = False
+        self._gone: str | None = None
         self._ended = trio.Event()
         for task in (self._write, self._read, self._read_stderr):
             nursery.start_soon(task)
@@ -79,6 +86,8 @@ class StdioTransport:
         raise not_resumable("a process")
 
     async def _lost(self) -> ConnectionLostError:
+        if self._gone is not None:
+            return ConnectionLostError(self._gone, stderr=(*self._stderr,))
         with trio.move_on_after(LAST_WORDS):
             await self._child.process.wait()
             await self._said_all.wait()
@@ -101,11 +110,24 @@ class StdioTransport:
         while chunk := await _read(self._child.stdout):
             for line in lines.feed(chunk):
                 if isinstance(line, LongLine):
-                    _LOG.warning("%s sent a line of %s bytes, which was dropped", self._name, line.size)
+                    self._drop(line)
                 elif line.strip().startswith((b"{", b"[")) and not self._closing:
                     await self._inbox.room()  # there is some once nobody reads: it must not stop at a full pipe
                     self._inbox.put(line.strip())
         self._inbox.close()
+
+    def _drop(self, line: LongLine) -> None:
+        """An answer that is too large fails its request. Where it does not begin with whose it is, nobody knows who
+        waits for it, and the connection ends."""
+        what = f"{self._name} sent a line of {line.size} bytes, and {self._limit} are allowed"
+        answer = _ANSWER.match(line.head)
+        if answer is not None:
+            self._inbox.put(RequestFailed(int(answer[1]), "too_large", what, "unknown"))
+        elif _UNASKED.match(line.head):
+            _LOG.warning("%s: it was dropped", what)
+        elif self._gone is None:
+            self._gone = what
+            self._inbox.close()
 
     async def _read_stderr(self) -> None:
         lines = LineSplitter(4096)

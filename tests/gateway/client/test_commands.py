@@ -10,7 +10,7 @@ import pytest
 import trio
 import trio.testing
 
-from gateway.client import ConnectionLostError
+from gateway.client import ConnectionLostError, RequestFailedError
 from stagedoor import open_client
 from tests.support.patience import PATIENCE
 
@@ -102,3 +102,38 @@ async def test_what_it_wrote_to_its_standard_error_is_told() -> None:
     with pytest.raises(ConnectionLostError, match="'no-such-command' not found"):
         async with open_client(["no-such-command"]):
             pass
+
+
+LARGE = """
+import json, sys
+ANSWER = {"content": [{"type": "text", "text": "x" * 5_000_000}]}
+for line in sys.stdin:
+    asked = json.loads(line)
+    name = asked.get("params", {}).get("name")
+    if asked["method"] == "initialize":
+        info = {"name": "large", "version": "1"}
+        result = {"protocolVersion": "2025-11-25", "capabilities": {}, "serverInfo": info}
+        print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], "result": result}), flush=True)
+    elif name == "first":
+        print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], "result": ANSWER}), flush=True)
+    elif name == "last":
+        print(json.dumps({"result": ANSWER, "jsonrpc": "2.0", "id": asked["id"]}), flush=True)
+    elif name == "other":
+        print("x" * 5_000_000, flush=True)
+        for head in ({}, {"jsonrpc": "2.0"}, {"jsonrpc": "2.0", "id": "a"}):
+            print(json.dumps({**head, "method": "notifications/message", "params": ANSWER}), flush=True)
+        print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], "result": {"content": []}}), flush=True)
+"""
+
+
+async def test_an_answer_that_is_too_large_fails_its_call_and_harms_no_other(tmp_path: Path) -> None:
+    program = tmp_path / "large.py"
+    program.write_text(LARGE)
+    with trio.fail_after(PATIENCE):
+        async with open_client([sys.executable, str(program)], "2025-11-25") as client:
+            with pytest.raises(RequestFailedError, match="bytes, and 4194304 are allowed") as failed:
+                await client.call_tool("first")
+            assert (failed.value.reason, failed.value.executed) == ("too_large", "unknown")
+            assert (await client.call_tool("other")).content == [], "what is no answer is dropped"
+            with pytest.raises(ConnectionLostError, match="bytes, and 4194304 are allowed"):
+                await client.call_tool("last")  # whose it is was in the part that is not kept
