@@ -9,6 +9,7 @@ from collections.abc import Callable
 from functools import reduce
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from sysconfig import get_path
 from types import ModuleType
 from typing import Any
 
@@ -98,8 +99,6 @@ def load_anew(reference: str, before: Loaded | None = None, make: Callable[[Any]
 
 def _own(others: frozenset[str]) -> set[str]:
     """The modules that have come since, without those that are installed, and ours."""
-    from sysconfig import get_path  # only where modules are loaded anew
-
     installed = [Path(path) for path in (get_path("stdlib"), get_path("purelib"), get_path("platlib"))]
     found = set()
     for name in set(sys.modules) - others:

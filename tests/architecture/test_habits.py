@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from pathlib import Path
 
-from tests.architecture.source import CODE, ROOT, TESTS, TEXTS, none, text, tree
+from tests.architecture.source import CODE, ROOT, TESTS, TEXTS, below, none, text, tree
 
 
 def test_a_shield_has_its_deadline_on_the_same_line() -> None:
@@ -80,6 +80,26 @@ def test_what_a_module_defines_is_used() -> None:
     defines = [(path, name) for path in CODE for name in defined(path)]
     assert len(defines) > 2000
     none([f"{path}: {name}" for path, name in defines if words[name] == 1 and name not in FOR_OTHERS])
+
+
+DATACLASSES = {
+    "Deltas",  # with the record, which is one
+    "Grant",  # compared without its term
+    "Record",
+    "Replica",
+    "Shelved",  # shown without its value
+    "StreamHead",  # compared without its opener
+    "Tree",  # no value, but who is there
+    "Unproven",  # compared without its reason
+}
+
+
+def test_what_actors_are_told_is_made_at_no_cost_to_a_start() -> None:
+    """A frozen dataclass is compiled at each start, for as long as fifty Structs take; few need what it alone has."""
+    rooms = [p for p in below("actors") if not {"protocol", "machines", "runtime"} & set(p.parts)]
+    classes = [node for path in rooms for node in ast.walk(tree(path)) if isinstance(node, ast.ClassDef)]
+    frozen = {node.name for node in classes for made in node.decorator_list if "frozen=True" in ast.unparse(made)}
+    assert frozen == DATACLASSES
 
 
 def test_nothing_is_left_for_later() -> None:

@@ -263,6 +263,7 @@ IDLE = (
     "gateway.cli.pin",
     "gateway.cli.sessions",
     "gateway.cli.status",
+    "difflib",
     "httptools",
 )
 """What `stdio` has no use for while no server is reached over a network."""
