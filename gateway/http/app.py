@@ -18,7 +18,16 @@ from gateway.http.authorization import RETRY, Authorization, path_of
 from gateway.http.bodies import SMALL, NoRoomError, Room, Share, read_body
 from gateway.http.conversation import send_rejection, serve_websocket, unfit
 from gateway.http.request import DisconnectedError, Receive, Scope, accepts, header_map, is_json, peer_of
-from gateway.http.response import Header, Send, cors_headers, preflight_headers, refusal, send_answer
+from gateway.http.response import (
+    PUBLIC,
+    Header,
+    Send,
+    cors_headers,
+    preflight_headers,
+    public_preflight_headers,
+    refusal,
+    send_answer,
+)
 from gateway.http.rounds import ROUNDS
 from gateway.http.routes import Health, IssuerMetadata, Mcp, Messages, Metadata, Pages, Route, Sse, Ws, route
 from gateway.http.security import Gate, Security
@@ -193,13 +202,16 @@ class McpApp:
     async def _respond(self, scope: Scope, receive: Receive) -> tuple["Reply | Opening", tuple[Header, ...]]:
         """The reply, and the headers that a browser needs with it."""
         headers = header_map(scope["headers"])
-        if isinstance(self._target(scope), Pages) and headers.get("origin") == "null":
+        target = self._target(scope)
+        if isinstance(target, Pages) and headers.get("origin") == "null":
             del headers["origin"]  # a page that sends no referrer says so; its forms bring a proof of their own
+        if isinstance(target, Metadata | IssuerMetadata) and self._gate.host_allowed(headers.get("host")):
+            if scope["method"] == "OPTIONS":
+                return Answer(204), public_preflight_headers(headers.get("access-control-request-headers"))
+            return await self._reply(scope, headers, receive), PUBLIC
         refused = self._foreign(headers)
         if refused is not None:
-            known = isinstance(self._target(scope), Metadata | IssuerMetadata)
-            public = known and self._gate.host_allowed(headers.get("host"))
-            return (await self._reply(scope, headers, receive) if public else refused), ()
+            return refused, ()
         origin = headers.get("origin")
         if scope["method"] == "OPTIONS":
             return Answer(204), preflight_headers(origin, headers.get("access-control-request-headers"))

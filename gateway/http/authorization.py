@@ -215,13 +215,13 @@ class Authorization:
         }
         if resource.scopes:
             document["scopes_supported"] = resource.scopes
-        headers = (("Access-Control-Allow-Origin", "*"), ("Cache-Control", f"max-age={METADATA_AGE}"))
+        headers = (("Cache-Control", f"max-age={METADATA_AGE}"),)
         return Answer(200, msgspec.json.encode(document), headers)
 
     async def issuer_metadata(self) -> Answer | None:
         """That of the first issuer, for clients of 2025-03-26, if it is mirrored and can be had."""
         body = await self._mirror() if self._mirror is not None else None
-        headers = (("Access-Control-Allow-Origin", "*"), ("Cache-Control", f"max-age={METADATA_AGE}"))
+        headers = (("Cache-Control", f"max-age={METADATA_AGE}"),)
         return Answer(200, body, headers) if body is not None else None
 
     @property

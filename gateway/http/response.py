@@ -15,6 +15,7 @@ Header = tuple[bytes, bytes]
 
 _EXPOSED = b"Mcp-Session-Id, Mcp-Protocol-Version, WWW-Authenticate, Retry-After"
 _METHODS = b"GET, POST, DELETE, OPTIONS"
+_TO_READ = b"GET, HEAD, OPTIONS"
 _NAMES = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+(?:[ \t]*,[ \t]*[!#$%&'*+\-.^_`|~0-9A-Za-z]+)*")
 _HEADERS = b"Accept, Authorization, Content-Type, Last-Event-ID, Mcp-Protocol-Version, Mcp-Session-Id"
 
@@ -42,19 +43,37 @@ def cors_headers(origin: str | None) -> tuple[Header, ...]:
     )
 
 
+PUBLIC: tuple[Header, ...] = ((b"access-control-allow-origin", b"*"),)
+"""For what is told to the pages of every origin; with a second such header browsers would show it to none."""
+
+
+def public_preflight_headers(requested: str | None) -> tuple[Header, ...]:
+    """The same for OPTIONS: clients name their revision in a header, which browsers ask about first."""
+    return (
+        *PUBLIC,
+        (b"allow", _TO_READ),
+        (b"access-control-allow-methods", _TO_READ),
+        (b"access-control-allow-headers", _granted(requested)),
+        (b"access-control-max-age", b"600"),
+    )
+
+
 def preflight_headers(origin: str | None, requested: str | None) -> tuple[Header, ...]:
     """For OPTIONS: what the endpoint offers, and to a page what its script may send. Any header it asks for is granted,
     since revisions of the protocol add names (`Mcp-Param-*` is an open set) and the origin is allowed already; what is
     no list of header names is not repeated."""
     if origin is None:
         return ((b"allow", _METHODS),)
-    names = requested.encode() if requested and _NAMES.fullmatch(requested) else _HEADERS
     return (
         *cors_headers(origin),
         (b"access-control-allow-methods", _METHODS),
-        (b"access-control-allow-headers", names),
+        (b"access-control-allow-headers", _granted(requested)),
         (b"access-control-max-age", b"600"),
     )
+
+
+def _granted(requested: str | None) -> bytes:
+    return requested.encode() if requested and _NAMES.fullmatch(requested) else _HEADERS
 
 
 async def send_answer(send: Send, answer: Answer, extra: tuple[Header, ...] = (), *, head_only: bool = False) -> None:

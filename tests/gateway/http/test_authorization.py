@@ -190,10 +190,21 @@ async def test_14_the_root_is_that_of_all_servers_and_no_header_changes_an_addre
     assert "evil" not in refused.headers["www-authenticate"]
 
 
-async def test_a_page_of_any_origin_may_read_it_and_a_foreign_host_may_not(ask: Any, app: Any) -> None:
-    heard = await ask("GET", f"{WELL_KNOWN}/mcp", {"origin": "https://inspector.test"}, app=app)
-    assert (heard.status, heard.headers["access-control-allow-origin"]) == (200, "*")
-    assert (await ask("GET", f"{WELL_KNOWN}/mcp", {"host": "evil.test"}, app=app)).status == 403
+@pytest.mark.parametrize("origin", ["https://inspector.test", "http://localhost:6274"], ids=["foreign", "allowed"])
+@pytest.mark.parametrize(("path", "status"), [("/mcp", 200), ("/mcp/nope", 404)])
+async def test_a_page_of_any_origin_may_read_it(ask: Any, app: Any, path: str, status: int, origin: str) -> None:
+    heard = await ask("GET", WELL_KNOWN + path, {"origin": origin}, app=app)
+    # Of one that is named twice browsers show nothing.
+    assert (heard.status, heard.headers["access-control-allow-origin"]) == (status, "*")
+    asked = {"origin": origin, "access-control-request-headers": "mcp-protocol-version"}
+    heard = await ask("OPTIONS", WELL_KNOWN + path, asked, app=app)
+    granted = [heard.headers[f"access-control-allow-{what}"] for what in ("origin", "methods", "headers")]
+    assert (heard.status, granted) == (204, ["*", "GET, HEAD, OPTIONS", "mcp-protocol-version"])
+
+
+@pytest.mark.parametrize("method", ["GET", "OPTIONS"])
+async def test_a_foreign_host_may_not_read_it(ask: Any, app: Any, method: str) -> None:
+    assert (await ask(method, f"{WELL_KNOWN}/mcp", {"host": "evil.test"}, app=app)).status == 403
 
 
 @pytest.mark.parametrize("path", ["/mcp/nope", "/nope", "/mcp/files/x", "/healthz", "/messages", "x"])
