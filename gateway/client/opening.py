@@ -8,7 +8,9 @@ from typing import Final, TypeAlias, cast
 
 import trio
 
+from actors.protocol.versions import MODERN
 from gateway.client.client import Client, Link
+from gateway.client.errors import VersionError
 from gateway.client.handlers import Handler, Handlers, Roots
 from gateway.client.transport import Transport
 from gateway.version import VERSION
@@ -48,6 +50,10 @@ async def open_client(
 
     Raises ClientError where there is no server, or none that speaks the protocol.
     """
+    if version == MODERN and hasattr(target, "connect"):
+        raise VersionError(
+            f"a server in this process has sessions here; stagedoor.open_client speaks {version} with it"
+        )
     until = trio.current_time() + within
     handlers = Handlers(sampling, elicitation, roots, log)
     try:

@@ -14,7 +14,7 @@ import trio
 import trio.testing
 
 from actors.ports import Headers
-from gateway.client import ConnectionLostError, RequestFailedError, VersionError
+from gateway.client import ConnectionLostError, RequestFailedError, VersionError, opening
 from gateway.client.memory import MemoryTransport
 from stagedoor import open_client
 from tests.gateway.client import shop
@@ -209,3 +209,11 @@ def test_the_command_line_speaks_with_it(programs: Programs) -> None:
         "legacy",
         1,
     )
+
+
+async def test_whose_client_speaks_the_newest_revision_with_a_server_in_this_process_is_said() -> None:
+    with pytest.raises(VersionError, match=r"stagedoor\.open_client speaks 2026-07-28"):
+        async with opening.open_client(shop.server, "2026-07-28"):
+            pass
+    async with open_client(shop.server, "2026-07-28") as opened:
+        assert opened.protocol_version == "2026-07-28"
