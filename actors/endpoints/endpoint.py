@@ -361,14 +361,17 @@ class Endpoint(ABC):
             return False
         if self.pinning is not None:
             self.pinning.changed(backend, method)
+        self.outdated(backend, method)
+        return self.merged is not None
+
+    def outdated(self, backend: str, notification: str) -> None:
+        """A list of this server may be another one, of which it would say this."""
         if not self.upstreams.shares(backend):
             # A list that has changed for one client may have changed for everybody: whoever shows the last one known
             # looks again.
-            self.tree.changes[backend, method] += 1
-        if self.merged is None:
-            return False
-        self.merged.changed(backend, method)
-        return True
+            self.tree.changes[backend, notification] += 1
+        if self.merged is not None:
+            self.merged.changed(backend, notification)
 
     def connected(self, backend: str, server_info: ServerInfo) -> None:
         """A connection is up: who waits for it, or for its lists, goes on."""

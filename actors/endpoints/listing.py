@@ -8,6 +8,7 @@ whose definitions are the same is the same to the byte (`steady`).
 """
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 
@@ -447,6 +448,11 @@ class Listing:
         """The error that says so, if the list can't be had since the server takes none of our credentials."""
         error = self._failed.get((method, backend))
         return error if error and errors.reason_of(error) in UNAUTHORIZED else None
+
+    def differs(self, method: str, backend: str, items: Items) -> bool:
+        """Whether this server's list, which is known, has other items than these."""
+        view = self._view(method, backend)
+        return view is not None and Counter(map(bytes, view.items)) != Counter(map(bytes, items))
 
     def silent(self, method: str) -> list[str]:
         """The backends whose list is not known, though it was asked for."""

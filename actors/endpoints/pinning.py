@@ -250,6 +250,8 @@ class Pinning:
             judged = pins.judge(kind, items, whole=True)
             tell_all(endpoint.services, pins, backend, judged.told)
             self._seen[backend, method] = _Seen(server_info, pins, endpoint.host.ctx.now(), judged.held)
+        if endpoint.merged is not None and endpoint.merged.listing.differs(method, backend, items):
+            endpoint.outdated(backend, CHANGED[method])  # what is shown is to be what can be called
         if look.overtaken:
             self._seen.pop((backend, method), None)
         self._go_on(look.calls, self._again)

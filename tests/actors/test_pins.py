@@ -318,8 +318,19 @@ async def test_a_silent_change_is_found_at_the_next_look(era: str, endpoint: str
         await client.call("tools/call", call)
         poisoned(backend)
         await client.call("tools/call", call)  # nobody could know
+        if endpoint != "alpha":
+            assert await names(client) == [named(endpoint, n) for n in ("read", "write")]
+        events = client.listen() if isinstance(client, Client) and endpoint != "alpha" else None
         await trio.sleep(301)
         await refused(client, "tools/call", call)
+        if events is not None:
+            await events.next("notifications/tools/list_changed")
+        await trio.sleep(1)
+        assert await names(client) == [named(endpoint, "write")], "it is listed exactly if it can be called"
+        another = await client_of(era, gateway, endpoint)
+        await names(another)  # perhaps as it was known last
+        await trio.sleep(1)
+        assert await names(another) == [named(endpoint, "write")]
 
 
 @BOTH
