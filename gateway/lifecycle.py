@@ -16,6 +16,7 @@ from importlib import import_module
 from pathlib import Path
 from random import random
 from typing import TYPE_CHECKING, Any, Protocol, cast
+from urllib.parse import urlsplit
 
 import trio
 
@@ -463,12 +464,20 @@ def security(settings: Settings) -> "Security":
 
     return Security(
         settings.listen.host,
-        settings.auth.hosts,
+        (*settings.auth.hosts, *_own_host(settings.public_url)),
         settings.auth.origins,
         dict(settings.auth.tokens) or None,
         any_host=bool(settings.listen.path),
         rights=settings.auth.rights,
     )
+
+
+def _own_host(public_url: str) -> tuple[str, ...]:
+    """What clients say as Host that come by the address which they are told."""
+    parts = urlsplit(public_url)
+    if not parts.hostname:
+        return ()
+    return (parts.hostname if parts.port is None else f"{parts.hostname}:{parts.port}",)
 
 
 def sealer(settings: Settings, log: Log) -> AesSealer:

@@ -357,10 +357,10 @@ class AuthSection(Section):
     """Says that everybody may come in without a token, where there are no `tokens` and `issuers` and others than this
     machine can reach the gateway: it does not start without it."""
     hosts: list[HostText] = []
-    """`Host` values allowed besides loopback names and the listen address: `name`, or `name:port` for one port. The
-    admin listener takes these names too, with any port."""
+    """`Host` values allowed besides loopback names, the listen address and the host of `publicUrl`: `name`, or
+    `name:port` for one port. The admin listener takes these names too, with any port."""
     origins: list[OriginText] = []
-    """`Origin` values allowed besides those of loopback names and the listen address."""
+    """`Origin` values allowed besides those of loopback names, the listen address and the host of `publicUrl`."""
     browser: BrowserSection | None = None
     """How the pages for connecting accounts find out whose browser it is ([below](#connecting-accounts)). Without it:
     by tokens, if there are `tokens`."""

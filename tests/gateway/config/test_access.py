@@ -13,6 +13,8 @@ from actors.protocol.policy import Asked
 from actors.protocol.rights import Rights
 from gateway.config import Problem, Settings, advice, load
 from gateway.config.settings import Address
+from gateway.http.security import Gate
+from gateway.lifecycle import security
 
 ISSUER = {"issuer": "https://idp.test"}
 TOKENS = {"ann": "a" * 32}
@@ -330,3 +332,21 @@ def test_a_credential_for_lists_is_one_that_a_header_can_carry(problem: Callable
 def test_check_says_that_the_public_address_is_without_the_path_of_the_endpoint(write: Callable[[str], Any]) -> None:
     found = [one for one in advice(load(write(config(publicUrl=f"{PUBLIC}/mcp")), {})) if "/mcp/mcp" in one.message]
     assert [one.field for one in found] == ["gateway.publicUrl"]
+
+
+@pytest.mark.parametrize(
+    ("public", "served", "foreign"),
+    [
+        ("https://MCP.example.com/gw", ["mcp.example.com", "mcp.example.com:443"], ["example.com", "gw"]),
+        ("https://mcp.example.com:8443", ["mcp.example.com:8443"], ["mcp.example.com", "mcp.example.com:443"]),
+    ],
+)
+def test_the_host_of_the_public_address_is_served(
+    settings: Callable[..., Settings], public: str, served: list[str], foreign: list[str]
+) -> None:
+    gate = Gate(security(settings(f'{{"gateway": {{"publicUrl": "{public}"}}}}')))
+    assert [gate.host_allowed(host) for host in served] == [True] * len(served)
+    assert gate.origin_allowed(f"https://{served[0]}")
+    assert not any(gate.host_allowed(host) for host in ("evil.example", *foreign))
+    without = Gate(security(settings("{}")))
+    assert not any(without.host_allowed(host) for host in ("", *served))
