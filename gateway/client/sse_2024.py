@@ -17,7 +17,7 @@ from gateway.client.inbox import Inbox
 from gateway.client.transport import Received
 from gateway.wire.errors import WireError
 from gateway.wire.http1_client import encode_headers
-from gateway.wire.http_rules import Kind, as_answer, executed_by, kind_of, read, worded
+from gateway.wire.http_rules import Kind, as_answer, executed_by, instead, kind_of, read, worded
 from gateway.wire.http_session import configured_headers
 from gateway.wire.pool import Pool, Response
 from gateway.wire.sse_2024 import ON_SOCKET, WITHIN, endpoint_of
@@ -61,8 +61,10 @@ class SseTransport:
                     await self._deliver(message)
                 finally:
                     self._settled(codec.loads(params).get("requestId"), 0)
-            case _:
-                await self._deliver(message)
+            case said:
+                status = await self._deliver(message)
+                if status >= 400 and isinstance(said, Result):
+                    await self._deliver(instead(said, status))
 
     async def receive(self) -> Received:
         try:
@@ -101,11 +103,11 @@ class SseTransport:
             why = f"the server answered with HTTP {worded(status)}"
             self._inbox.put(RequestFailed(id, "http_status", why, executed_by(status), status))
 
-    async def _deliver(self, message: bytes) -> None:
-        """A message that has no answer. What it is refused with says nothing that anybody waits for."""
+    async def _deliver(self, message: bytes) -> int:
+        """A message that has no answer. The status of HTTP."""
         try:
             with trio.fail_after(ACCEPT):
-                await self._post(message)
+                return (await self._post(message))[0]
         except WireError as error:
             raise ConnectionLostError(str(error), executed="unknown" if error.sent else "no") from error
         except trio.TooSlowError as error:

@@ -107,7 +107,9 @@ class HttpTransport:
                 await self._deliver(message)
                 self._start_listening(EventTrail())
             case _ if not modern:
-                await self._deliver(message)
+                status = await self._deliver(message)
+                if status >= 400 and isinstance(said, Result):
+                    await self._deliver(http_rules.instead(said, status))
 
     async def close(self) -> None:
         if self._closed:
@@ -211,13 +213,14 @@ class HttpTransport:
         if not isinstance(read, Result | Error):  # what of it can't be read answers nobody
             self._inbox.put(RequestFailed(id, "protocol", "the server's answer can't be read", "unknown"))
 
-    async def _deliver(self, message: bytes) -> None:
-        """A message that has no answer."""
+    async def _deliver(self, message: bytes) -> int:
+        """A message that has no answer. The status of HTTP."""
         try:
             with trio.fail_after(ACCEPT):
                 response = await self._pool.request("POST", self._url, self._session.post_headers(), message)
                 with response:
                     await response.read(REFUSAL)
+                return response.status
         except WireError as error:
             raise ConnectionLostError(str(error), executed="unknown" if error.sent else "no") from error
         except trio.TooSlowError as error:

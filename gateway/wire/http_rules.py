@@ -10,7 +10,7 @@ from http import HTTPStatus
 from typing import Final, Literal
 
 from actors.protocol.codec import Batch, Frame, Malformed, decode_frame, encode
-from actors.protocol.errors import OVERLOADED, parse_error_member
+from actors.protocol.errors import OVERLOADED, internal, parse_error_member
 from actors.protocol.messages import Error, Message, RequestId, Result
 
 ACCEPTED: Final = 202
@@ -119,6 +119,12 @@ def as_answer(body: bytes, id: RequestId) -> bytes | None:
     """
     message = read(body)
     return encode(Error(id, message.error)) if isinstance(message, Error) else None
+
+
+def instead(answer: Result, status: int) -> bytes:
+    """The error that a server gets in the place of an answer that it refused: too large, say. It waits for one."""
+    error = internal(f"the answer was refused with HTTP {worded(status)}")
+    return encode(Error(answer.id, error.raw))
 
 
 def read(frame: bytes) -> Frame | Malformed:

@@ -297,6 +297,48 @@ async def test_a_message_is_refused_whatever_id_its_refusal_has(id: str) -> None
             assert (failed.value.code, failed.value.status) == (-32600, 400)
 
 
+class Small(Scripted):
+    """Refuses what is larger than 200 bytes. Its streams name an endpoint, for a client of 2024-11-05."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.taken: list[Any] = []
+
+    async def serve(self, stream: trio.SocketStream) -> None:
+        said = await stream.receive_some()
+        if said.startswith(b"GET"):
+            await stream.send_all(EVENTS + b"event: endpoint\ndata: /post\n\n")
+            await trio.sleep_forever()
+        while not said.endswith(b"}"):
+            said += await stream.receive_some()
+        body = said.partition(b"\r\n\r\n")[2]
+        if len(body) > 200:
+            await stream.send_all(b"HTTP/1.1 413 Content Too Large\r\nContent-Length: 0\r\n\r\n")
+        else:
+            self.taken.append(json.loads(body))
+            await stream.send_all(ACCEPTED)
+        await stream.aclose()
+
+
+@pytest.mark.parametrize("kind", ["sse", "http"])
+async def test_whose_answer_is_refused_hears_that_there_is_none(kind: str) -> None:
+    """Whoever asked would wait for as long as it has patience."""
+    server = Small()
+    answer = json.dumps({"jsonrpc": "2.0", "id": 7, "result": {"text": "x" * 200}}).encode()
+    async with served(server) as url, trio.open_nursery() as nursery:
+        transport = (
+            await sse_2024.open_sse(f"{url}/sse", nursery) if kind == "sse" else HttpTransport(f"{url}/mcp", nursery)
+        )
+        await transport.send(answer, VERSION)
+        await transport.send(b'{"jsonrpc":"2.0","id":8,"result":{}}', VERSION)
+        await transport.close()
+        nursery.cancel_scope.cancel()
+    [failed, small] = server.taken
+    assert (failed["id"], failed["error"]["code"]) == (7, -32603)
+    assert "413 " in failed["error"]["message"]
+    assert small == {"jsonrpc": "2.0", "id": 8, "result": {}}
+
+
 UNREADABLE = [b"", b"{}", b"[]", b"x", b'{"jsonrpc":"2.0","id":{},"result":{}}', b"[{}]", b'[{"id":1},{"id":null}]']
 
 
