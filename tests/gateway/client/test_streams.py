@@ -312,11 +312,10 @@ class Small(Scripted):
         while not said.endswith(b"}"):
             said += await stream.receive_some()
         body = said.partition(b"\r\n\r\n")[2]
-        if len(body) > 200:
-            await stream.send_all(b"HTTP/1.1 413 Content Too Large\r\nContent-Length: 0\r\n\r\n")
-        else:
+        status = b"413 Content Too Large" if len(body) > 200 else b"202 Accepted"
+        if len(body) <= 200:
             self.taken.append(json.loads(body))
-            await stream.send_all(ACCEPTED)
+        await stream.send_all(b"HTTP/1.1 %b\r\nConnection: close\r\nContent-Length: 0\r\n\r\n" % status)
         await stream.aclose()
 
 
