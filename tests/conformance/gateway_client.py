@@ -25,7 +25,7 @@ from actors.machines.upstream import era
 from tests.conformance import auth_client
 from tests.conformance.client import ASKED, SCENARIOS
 from tests.conformance.forking import forks, over
-from tests.conformance.serving import NEEDED, serving
+from tests.conformance.serving import serving
 from tests.support.patience import PATIENCE
 
 CLIENTS = ("httpcore2", "truststore", "anyio._backends._asyncio", "anyio.streams.tls")
@@ -66,7 +66,7 @@ def main(url: str) -> None:
 
 if __name__ == "__main__":
     era.SILENCE = PATIENCE  # type: ignore[misc]  # a busy machine is not a server of the older era
-    for module in (*NEEDED, *CLIENTS):
+    for module in ("tests.support.imported", *CLIENTS):
         import_module(module)
     main(forks(sys.argv[1], PLACES)[-1])
     over()

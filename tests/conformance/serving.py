@@ -17,16 +17,6 @@ from tests.support.patience import PATIENCE
 from tests.support.ports import free_port
 from tests.support.processes import LOOK_EVERY, answers
 
-NEEDED = (
-    "gateway.app",
-    "gateway.config.loading",
-    "gateway.oauth.service",
-    "gateway.oauth.login",
-    "gateway.upstream_auth",
-    "structlog.dev",
-)
-"""What a gateway would import in each scenario anew."""
-
 
 def wait_ready(pid: int, admin: str) -> None:
     """Raises AssertionError when the gateway ends, or is not ready in time."""
