@@ -40,6 +40,7 @@ _MESSAGES = MESSAGES.encode()
 _ALLOW = ("Allow", "GET, POST, DELETE, OPTIONS")
 _CODING = ("Accept-Encoding", "identity")
 _PLAIN = re.compile(rb"%b=([A-Za-z0-9_-]+)" % PARAMETER.encode())
+_ONLY_READ = refusal(405, "Method not allowed", ("Allow", "GET, HEAD, OPTIONS"))
 _HEALTHY = Answer(200, b'{"status":"ok"}', (("Cache-Control", "no-store"),))
 
 
@@ -257,10 +258,15 @@ class McpApp:
             route(path.removeprefix(prefix), scope.get("raw_path", b"")) if prefix and path.startswith(prefix) else None
         )
 
+    async def _issuer_metadata(self, method: str) -> Answer:
+        if method not in {"GET", "HEAD"}:
+            return _ONLY_READ
+        return await self._authorization.issuer_metadata() or refusal(404, "Not found: no metadata here")
+
     def _metadata(self, target: Metadata, method: str) -> Answer:
         """Open to everybody: it is for those who have no token yet."""
         if method not in {"GET", "HEAD"}:
-            return refusal(405, "Method not allowed", ("Allow", "GET, HEAD, OPTIONS"))
+            return _ONLY_READ
         named = Metadata(target.path.removeprefix(self._authorization.prefix))
         there = route(named.path)
         if not named.path or (isinstance(there, Mcp | Sse | Ws) and self._known(there.endpoint)):
@@ -292,8 +298,7 @@ class McpApp:
         if isinstance(target, Metadata):
             return self._metadata(target, method)
         if isinstance(target, IssuerMetadata):
-            found = await self._authorization.issuer_metadata() if method in {"GET", "HEAD"} else None
-            return found or refusal(404, "Not found: no metadata here")
+            return await self._issuer_metadata(method)
         asker = await self._authorization.admit(scope, headers, target)
         if isinstance(asker, Answer):
             return asker
@@ -325,6 +330,8 @@ class McpApp:
         """Who is there, the page asks itself."""
         if self._pages is None:
             return refusal(404, "Not found: no such endpoint")
+        if scope["method"] not in {"GET", "HEAD", "POST"}:
+            return refusal(405, "Method not allowed", ("Allow", "GET, HEAD, POST, OPTIONS"))
         with Share(self.room) as share:
             try:
                 body = await read_body(headers, receive, FORM_BYTES, share) if scope["method"] == "POST" else b""

@@ -169,8 +169,6 @@ class Connect:
             return Page(200, pages.STYLE.encode(), HEADERS[1:4], "text/css; charset=utf-8")
         if request.path == "/connect/client-metadata.json":
             return self._client_metadata()
-        if request.method not in ("GET", "HEAD", "POST"):
-            return self._page(405, "Not possible", pages.text("This page is only looked at."))
         browser = self._browser(request)
         try:
             if request.path in ("/connect", "/connect/"):

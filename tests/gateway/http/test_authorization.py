@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import trio
 
-from actors.ports import Asker, Principal, Rights, Unproven
+from actors.ports import Answer, Asker, Principal, Rights, Unproven
 from gateway.http.authorization import Authorization, Resource, metadata_url
 from gateway.http.security import Gate, Security
 from tests.support.trail import Trail
@@ -216,6 +216,25 @@ async def test_without_issuers_there_is_none(ask: Any, make_app: Any) -> None:
     app = make_app(security=Security("127.0.0.1", tokens={"ci": "x"}))
     assert (await ask("GET", f"{WELL_KNOWN}/mcp", {}, app=app)).status == 404
     assert (await ask("POST", f"{WELL_KNOWN}/mcp", {}, app=app)).status == 405
+
+
+@pytest.mark.parametrize(
+    ("path", "allow"),
+    [
+        (WELL_KNOWN, "GET, HEAD, OPTIONS"),
+        ("/.well-known/oauth-authorization-server", "GET, HEAD, OPTIONS"),
+        ("/connect", "GET, HEAD, POST, OPTIONS"),
+        ("/connect/client-metadata.json", "GET, HEAD, POST, OPTIONS"),
+    ],
+)
+async def test_who_comes_by_another_method_is_told_which_there_are(
+    ask: Any, make_app: Any, path: str, allow: str
+) -> None:
+    async def page(*_: Any) -> Answer:
+        return Answer(200, b"a page")
+
+    heard = await ask("DELETE", path, {}, app=make_app(pages=page))
+    assert (heard.status, heard.headers.get("allow")) == (405, allow)
 
 
 def test_the_challenge_of_a_step_up_names_all_scopes_at_once() -> None:
