@@ -9,10 +9,11 @@ event loop. A cancelled call does not wait for its thread: the thread ends by it
 import inspect
 from collections.abc import Callable, Mapping
 from functools import partial
-from types import NoneType, UnionType
+from types import NoneType, SimpleNamespace, UnionType
 from typing import Annotated, Any, Final, TypeAlias, Union, get_args, get_origin
 
 import trio
+import typing_extensions
 from msgspec import Struct
 from pydantic.fields import FieldInfo
 
@@ -109,12 +110,30 @@ def _signature(function: Function) -> inspect.Signature:
     if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
         raise TypeError(f"{_name(function)}: a handler returns once, so it can't be a generator")
     try:
-        return inspect.signature(function, eval_str=True)
+        return _resolved(inspect.signature(function, eval_str=True), _globals(function))
     except NameError as error:
         raise TypeError(
             f"{_name(function)}: {error.name!r} in its annotations is not known where the function is defined: import "
             "or define it in the module, and not for type checkers alone"
         ) from error
+
+
+def _resolved(signature: inspect.Signature, names: dict[str, Any]) -> inspect.Signature:
+    """The same, with the names that stand as texts within annotations (`list["Task"]`) resolved too. NameError."""
+    given = {p.name: p.annotation for p in signature.parameters.values()} | {"return": signature.return_annotation}
+    said = {name: hint for name, hint in given.items() if hint is not None and hint is not signature.empty}
+    hints = typing_extensions.get_type_hints(SimpleNamespace(__annotations__=said), names, include_extras=True)
+    parameters = [p.replace(annotation=hints.get(p.name, p.annotation)) for p in signature.parameters.values()]
+    return signature.replace(parameters=parameters, return_annotation=hints.get("return", given["return"]))
+
+
+def _globals(function: Any) -> dict[str, Any]:
+    """The names where the function is defined."""
+    if isinstance(function, partial):
+        return _globals(function.func)
+    called = function if inspect.isroutine(function) else type(function).__call__
+    names: dict[str, Any] = getattr(inspect.unwrap(called), "__globals__", {})
+    return names
 
 
 def _check(function: Function, parameter: inspect.Parameter) -> None:
