@@ -145,14 +145,17 @@ class Connecting:
             table.pop(call, None)
 
     def takes(self, message: UpstreamOutcome) -> bool:
-        """Whether a call is not over with this outcome: it is held from here on."""
+        """Whether a call is not over with this outcome: it is held from here on, or was told in words what it lacks."""
         effect, backend = self.noted.pop(message.call)
         error = _read(message.payload) if not message.ok and self._accounts is not None else None
         lacks = error is not None and error.data.reason == "not_connected" and error.data.executed == "no"
         if error is not None and lacks and self.hold(effect, backend, error.message.removeprefix(OURS)):
             return True
         self._holds.pop(message.call, None)
-        return False
+        if error is None or error.data != IN_VAIN or effect.method != "tools/call":
+            return False
+        self._end(message.call, True, told(error.message.removeprefix(OURS)))
+        return True
 
     def hold(self, effect: fx.Dispatch, backend: str, message: str = "") -> bool:
         """Has the client send its user to the page, and the call wait; False if it has waited often enough."""
@@ -284,6 +287,10 @@ class _Error(Struct, frozen=True):
     data: _Data = _Data()
 
 
+IN_VAIN: Final = _Data("insufficient_scope", "no")
+"""What the account was asked for, and has not got."""
+
+
 def _read(payload: Raw) -> _Error | None:
     try:
         return msgspec.json.decode(payload, type=_Error)
@@ -291,12 +298,16 @@ def _read(payload: Raw) -> _Error | None:
         return None
 
 
+def told(words: str) -> Raw:
+    """The result of a tool that says to the model why it was not called."""
+    return json.dumps({"content": [{"type": "text", "text": words}], "isError": True})
+
+
 def in_words(method: str, backend: str, why: str, invitation: Invitation) -> Outcome:
     """For a client that can't open a page: the model can tell its user, and anybody else finds the address."""
     text = why or f"server {backend!r} needs an account of yours"
     if method == "tools/call":
-        words = f"{text}. Connect it in a browser, then try again: {invitation.page}"
-        return True, json.dumps({"content": [{"type": "text", "text": words}], "isError": True})
+        return True, told(f"{text}. Connect it in a browser, then try again: {invitation.page}")
     return False, errors.internal(
         f"{text}; connect it at {invitation.page}",
         reason="not_connected",
@@ -317,7 +328,7 @@ def declined(method: str, backend: str) -> Outcome:
     """The user would not."""
     words = f"The user did not connect an account at {backend!r}."
     if method == "tools/call":
-        return True, json.dumps({"content": [{"type": "text", "text": words}], "isError": True})
+        return True, told(words)
     return False, errors.internal(words, reason="declined", executed="no", backend=backend).raw
 
 

@@ -472,7 +472,11 @@ async def test_rights_that_an_account_never_gets_are_not_asked_for_for_ever(tmp_
             asked = await call.message("elicitation/create")
             await client.answer(asked, {"action": "accept"})
             await Browser(gateway, world, "ann").connect(asked["params"]["url"])
-        assert "has not the rights" in str(await call.error())
+        result = await call.result()
+        assert (result["isError"], "has not the rights" in text_of(result)) == (True, True), "a model can read that"
+        modern = gateway.modern("/mcp/a", token=TOKENS["ann"], capabilities=URL_MODE)
+        result = await modern.start_call("admin").complete()
+        assert (result["isError"], "has not the rights" in text_of(result)) == (True, True)
 
 
 async def test_1_a_thousand_interleaved_calls_of_twenty_users_never_meet(
