@@ -1,5 +1,5 @@
-"""Programs that end with their test, and a Redis of its own."""
+"""Programs that end with their test or file, and a Redis of its own."""
 
-from tests.support.processes import programs, redis_url
+from tests.support.processes import programs, redis_url, shared_programs
 
-__all__ = ["programs", "redis_url"]
+__all__ = ["programs", "redis_url", "shared_programs"]

@@ -26,7 +26,7 @@ from actors.sessions.router import session_key
 from tests.e2e.test_old_records import comes_back, leave
 from tests.support.patience import PATIENCE
 from tests.support.ports import free_port
-from tests.support.processes import ROOT, Gateway, Programs, accepts, stagedoor
+from tests.support.processes import Gateway, Programs, accepts, stagedoor
 from tests.support.raw import RawSession, Stream
 
 pytestmark = [pytest.mark.e2e, pytest.mark.redis]
@@ -47,18 +47,9 @@ def until(condition: Callable[[], Any]) -> Any:
 class Site:
     """Two workers, and clients of them."""
 
-    def __init__(self, programs: Programs, store: str) -> None:
+    def __init__(self, programs: Programs, servers: dict[str, Any], store: str) -> None:
         self.store = store
-        port = free_port()
-        backend = [sys.executable, "-m", "loadtest.modern_backend", "--port", str(port)]
-        programs.start("backend", backend, ready=accepts(port), cwd=ROOT)
-        plain = free_port()
-        programs.start(
-            "plain", [sys.executable, "-m", "loadtest.backend", "--port", str(plain)], ready=accepts(plain), cwd=ROOT
-        )
-        servers = {"numbers": port, "plain": plain, "slow": plain}
-        urls = {name: {"type": "http", "url": f"http://127.0.0.1:{port}/mcp"} for name, port in servers.items()}
-        self.config = {"mcpServers": urls}
+        self.config = {"mcpServers": servers}
         self.gateway: Gateway = programs.gateway(self.config, "--workers", "2", "--store", store)
         self.failures: list[str] = []
         self.answered = 0
@@ -193,9 +184,22 @@ class Site:
         until(lambda: self.answered >= before + number)
 
 
+@pytest.fixture(scope="module")
+def servers(shared_programs: Programs) -> dict[str, Any]:
+    """What stands behind the gateways."""
+
+    def start(module: str) -> dict[str, Any]:
+        port = free_port()
+        shared_programs.start(module, [sys.executable, "-m", module, "--port", str(port)], ready=accepts(port))
+        return {"type": "http", "url": f"http://127.0.0.1:{port}/mcp"}
+
+    plain = start("loadtest.backend")
+    return {"numbers": start("loadtest.modern_backend"), "plain": plain, "slow": plain}
+
+
 @pytest.fixture
-def site(programs: Programs, redis_url: str) -> Site:
-    started = Site(programs, redis_url)
+def site(programs: Programs, servers: dict[str, Any], redis_url: str) -> Site:
+    started = Site(programs, servers, redis_url)
     started.both()
     return started
 
