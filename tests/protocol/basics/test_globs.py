@@ -22,7 +22,9 @@ def test_a_pattern_fits_what_the_shell_says(pattern: str):
 
 @given(patterns, patterns)
 def test_two_patterns_meet_exactly_if_some_text_fits_both(one: str, other: str):
-    both = any(glob(one).matches(text) and glob(other).matches(text) for text in (*TEXTS, "d", "dd", "ad", "da", "[a", "[!]"))
+    both = any(
+        glob(one).matches(text) and glob(other).matches(text) for text in (*TEXTS, "d", "dd", "ad", "da", "[a", "[!]")
+    )
     if both:
         assert meets(glob(one), glob(other))
     if len(one) + len(other) <= 5:
