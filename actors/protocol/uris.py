@@ -13,8 +13,8 @@ _PARTS: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*:)?(//[^/?#]*)?([^?#]*)([?#
 """Scheme, host, path, and the rest (RFC 3986, appendix B)."""
 _WEB: Final = frozenset({"http:", "https:", "ws:", "wss:"})
 _LITERAL_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
-_OPEN_SCHEME: Final = re.compile(r"[^/:?#]*:(?=//)")
-"""One that is a pattern itself, before a host."""
+_OPEN_SCHEME: Final = re.compile(r"[^/:#=]*:(?=//)")
+"""One that is a pattern itself, before a host; behind a `=` it is that of an address in a query."""
 _ADDRESS: Final = r"(?<=//)\[(?=[0-9a-f.]*:[0-9a-f.]*:[0-9a-f.:]*\])"
 """Where the address of a host begins that is an IPv6 one, and no set of characters."""
 _GLOB: Final = re.compile(rf"\*|{_ADDRESS}|\[[^\]]*\]|%(?:2a|3f|5b)", re.IGNORECASE)
@@ -41,12 +41,12 @@ def normalized(uri: str) -> str | None:
     if parts is None:
         return None
     scheme, host, path, rest = parts.groups(default="")
-    scheme = scheme.lower()
+    scheme, host = scheme.lower(), unquote(host, errors="surrogateescape")  # a capital may be written as a code too
     if "]" in host:
         host = _IN_BRACKETS.sub(_shortest, host.lower())
     elif scheme in _WEB:  # of other schemes it may be a name like any other
         host = host.lower()
-    return unquote(f"{scheme}{host}{_path(path)}{rest}", errors="surrogateescape")
+    return scheme + host + unquote(f"{_path(path)}{rest}", errors="surrogateescape")
 
 
 def pattern(text: str) -> str:
