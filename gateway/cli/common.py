@@ -45,7 +45,7 @@ def file_argument(command: Callable[..., None]) -> Callable[..., None]:
     def named(*args: Any, file: str | None, config: str | None, **given: Any) -> None:
         if (file is None) == (config is None):
             raise click.UsageError("FILE (or --config FILE) says which servers")
-        command(*args, file=file or config, **given)
+        command(*args, file=config if file is None else file, **given)
 
     named = click.option("--config", metavar="FILE", help="The same as FILE.")(named)
     return click.argument("file", required=False)(named)

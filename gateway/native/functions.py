@@ -122,7 +122,9 @@ def _resolved(signature: inspect.Signature, names: dict[str, Any]) -> inspect.Si
     """The same, with the names that stand as texts within annotations (`list["Task"]`) resolved too. NameError."""
     given = {p.name: p.annotation for p in signature.parameters.values()} | {"return": signature.return_annotation}
     said = {name: hint for name, hint in given.items() if hint is not None and hint is not signature.empty}
-    hints = typing_extensions.get_type_hints(SimpleNamespace(__annotations__=said), names, include_extras=True)
+    # `Optional["Task"]` is one object for all modules, and what it was resolved to last is kept there: it is looked for
+    # anew only where there are local names too.
+    hints = typing_extensions.get_type_hints(SimpleNamespace(__annotations__=said), names, {}, include_extras=True)
     parameters = [p.replace(annotation=hints.get(p.name, p.annotation)) for p in signature.parameters.values()]
     return signature.replace(parameters=parameters, return_annotation=hints.get("return", given["return"]))
 

@@ -96,7 +96,10 @@ def _line(fault: Any, value: Any = None) -> str:
 def _is_infinite(value: Any, place: Iterable[str | int]) -> bool:
     """Whether it is no finite number that stands there in the value."""
     for part in place:
-        value = value[part]
+        try:
+            value = value[str(part) if isinstance(value, dict) else part]
+        except LookupError:  # the validator takes a name of digits for a number: "007" is lost
+            return False
     return isinstance(value, float) and not isfinite(value)
 
 

@@ -44,6 +44,8 @@ def test_a_file_may_be_named_as_config_too(
     plain, named = stagedoor(command, name), stagedoor(command, "--config", name)
     assert "comand: unknown key" in plain.stderr
     assert (named.exit_code, named.stderr) == (plain.exit_code, plain.stderr)
+    nameless = stagedoor(command, "")
+    assert (nameless.exit_code, nameless.stderr.startswith("error: ")) == (2, True)
     assert "says which servers" in stagedoor(command).stderr
     assert "says which servers" in stagedoor(command, name, "--config", name).stderr
 

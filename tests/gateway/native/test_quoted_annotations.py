@@ -4,10 +4,12 @@ import functools
 import typing
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
 import pytest
 
+from gateway.config.references import import_object
 from gateway.native import Context, Server
 
 if TYPE_CHECKING:
@@ -71,3 +73,28 @@ async def test_a_text_within_a_text_is_a_name_too(connect: Any) -> None:
     server.tool(twice)
     client = await connect(server)
     assert await client.text("twice", task={"title": "x"}) == "x Context"
+
+
+MODULE = """
+from dataclasses import dataclass
+from typing import Optional
+
+async def handler(task: Optional["Task"] = None) -> str:
+    return repr(task)
+
+@dataclass
+class Task:
+    %s: str
+"""
+
+
+async def test_a_text_is_the_name_of_its_own_module(connect: Any, tmp_path: Path) -> None:
+    """Though another one, or the same one before it was loaded anew, has said the same text."""
+    server = Server("t")
+    for field in ("title", "state"):
+        module = tmp_path / f"{field}.py"
+        module.write_text(MODULE % field)
+        server.tool(name=field)(import_object(f"{module}:handler"))
+    client = await connect(server)
+    for field in ("title", "state"):
+        assert await client.text(field, task={field: "x"}) == f"Task({field}='x')"

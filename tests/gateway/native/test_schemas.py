@@ -14,6 +14,7 @@ from pydantic import BaseModel, Field
 from gateway.native import Server, ToolResult
 from gateway.native.errors import BadValuesError
 from gateway.native.schemas import Arguments
+from gateway.native.validation import JsonSchema
 
 ORDER = {
     "type": "object",
@@ -275,3 +276,11 @@ async def test_structured_output_in_full_may_hold_what_has_a_json_form(connect: 
 def test_a_server_without_schemas_by_hand_does_not_load_their_library() -> None:
     code = "import sys, gateway.native.demo; sys.exit('jsonschema_rs' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_a_name_of_digits_is_named_as_any_other() -> None:
+    schema = JsonSchema({"additionalProperties": {"type": "number"}}, "numbers")
+    for every in (False, True):
+        assert schema.fault({"0": "x"}, every) == '0: "x" is not of type "number"'
+        assert schema.fault({"0": float("inf")}, every) == "0: Input should be a finite number"
+        assert 'is not of type "number"' in (schema.fault({"007": "x"}, every) or "")
