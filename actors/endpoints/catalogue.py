@@ -32,6 +32,7 @@ from actors.protocol.messages import EMPTY, RequestId
 from actors.protocol.methods import CHANGED, METHODS
 from actors.protocol.steady import steady
 from actors.protocol.table import HttpTarget, Replaced, Table, repinned, replaced
+from actors.protocol.transport import UNAUTHORIZED
 from actors.runtime import Actor, AtCapacity, Down, DynamicSupervisor, Ref, SystemClosed
 from actors.services import Services
 from actors.upstreams.eras import ERA_ATTEMPTS
@@ -71,7 +72,7 @@ class Consult(Struct, frozen=True):
 
 class Listed(Struct, frozen=True):
     """The answer: `items` is None if nothing is known and nothing could be learned; `pending`: it is still on its
-    way. `error`: why it could not be learned when it was asked for last, if anybody has said so."""
+    way. `error`: why it could not be learned when it was asked for last, if that was for want of credentials."""
 
     backend: str
     method: str
@@ -234,7 +235,7 @@ class Known:
     fetching: bool = False
     call: int | None = None
     error: Raw = field(default_factory=Raw)
-    """Why the last fetch brought nothing, if anybody has said so."""
+    """Why the last fetch brought nothing, if that was for want of credentials."""
     attempt: int = 0
     waiting: list[Ref] = field(default_factory=list)
     looking: list[Ref] = field(default_factory=list)
@@ -544,7 +545,7 @@ class Catalogue(Actor):
     def _fetched(self, key: Key, entry: Entry, method: str, items: Items | None, error: Raw = EMPTY) -> None:
         wanted = entry.lists[method]
         self._end_fetch(key, method, wanted)
-        wanted.error = error
+        wanted.error = errors.kept(error, UNAUTHORIZED)
         overtaken = wanted.told and items is not None  # the backend said so while the pages came
         if items is None:
             # What the backend has said of it is still to be looked into.

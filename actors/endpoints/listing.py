@@ -124,7 +124,7 @@ class Listing:
         self.views: dict[str, dict[str, View | None]] = {}
         """By method and backend; None: it is not known, though it was asked for."""
         self._failed: dict[tuple[str, str], Raw] = EMPTY_TABLE
-        """By method and backend: it was asked for, and can't be had; why, if anybody has said so."""
+        """By method and backend: it was asked for, and can't be had; why, if that is for want of credentials."""
         self._stale: frozenset[tuple[str, str]] = EMPTY_SET
         """Method and backend: it may be another one now."""
         self._fetches: frozenset[tuple[str, str]] = EMPTY_SET
@@ -310,7 +310,7 @@ class Listing:
         if items is not None:
             self._slow.pop(backend, None)
         if failed is not None:
-            self._failed = put(self._failed, (method, backend), failed)
+            self._failed = put(self._failed, (method, backend), errors.kept(failed, UNAUTHORIZED))
         else:
             self._failed.pop((method, backend), None)
             self._failed = self._failed or EMPTY_TABLE
@@ -446,8 +446,7 @@ class Listing:
 
     def unauthorized(self, method: str, backend: str) -> Raw | None:
         """The error that says so, if the list can't be had since the server takes none of our credentials."""
-        error = self._failed.get((method, backend))
-        return error if error and errors.reason_of(error) in UNAUTHORIZED else None
+        return self._failed.get((method, backend)) or None
 
     def differs(self, method: str, backend: str, items: Items) -> bool:
         """Whether this server's list, which is known, has other items than these."""

@@ -396,6 +396,10 @@ def _shown(version: str) -> str:
     return "".join(c if c.isprintable() else "?" for c in version[:64])
 
 
+KEPT: Final = 4096
+"""Bytes of an error of ours that is remembered. They are short."""
+
+
 class _Reason(Struct):
     data: dict[str, Raw] = {}
 
@@ -409,6 +413,12 @@ def reason_of(error: Raw) -> str | None:
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         return None
     return reason if isinstance(reason, str) else None
+
+
+def kept(error: Raw, reasons: Collection[str]) -> Raw:
+    """An error that gives one of these reasons, without the message that it came in; else nothing, and also of one that
+    is too long to be ours: a server that wants no account can say what it likes."""
+    return Raw(bytes(error)) if len(error) <= KEPT and reason_of(error) in reasons else EMPTY
 
 
 def disowned(error: Raw, reasons: Collection[str]) -> Raw:

@@ -309,3 +309,15 @@ async def test_a_server_that_refuses_both_eras_is_heard_in_its_own_words(
         async with lister(gateway, era) as ask:
             assert "no license" in (await ask()).data["servers"][0]["message"]
         nursery.cancel_scope.cancel()
+
+
+async def test_an_error_of_megabytes_is_not_kept_with_the_lists_that_it_was_given_for(autojump_clock):
+    alpha = Backend("alpha", mute={"tools/list"})
+    async with open_gateway(alpha) as gateway:
+        client = await gateway.connect()
+        call = client.begin("tools/call", {"name": "alpha__echo", "arguments": {}})
+        await gateway.settle()
+        for request in alpha.asked_for("tools/list"):
+            request.error(-32000, "x" * 1_000_000, {"reason": "auth_refused"})
+        error = await call.error()
+        assert error.data["reason"] == "backend_down"
