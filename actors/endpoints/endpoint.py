@@ -361,14 +361,14 @@ class Endpoint(ABC):
             return False
         if self.pinning is not None:
             self.pinning.changed(backend, method)
-        self.outdated(backend, method)
+        # Over a connection that several share, those who keep what it lists hear it themselves.
+        self.outdated(backend, method, heard=self.upstreams.shares(backend))
         return self.merged is not None
 
-    def outdated(self, backend: str, notification: str) -> None:
-        """A list of this server may be another one, of which it would say this."""
-        if not self.upstreams.shares(backend):
-            # A list that has changed for one client may have changed for everybody: whoever shows the last one known
-            # looks again.
+    def outdated(self, backend: str, notification: str, *, heard: bool = False) -> None:
+        """A list of this server may be another one, of which it would say this. Unless that was `heard`, it is said to
+        whoever shows the last one known: what has changed for one client may have changed for everybody."""
+        if not heard:
             self.tree.changes[backend, notification] += 1
         if self.merged is not None:
             self.merged.changed(backend, notification)

@@ -309,17 +309,20 @@ async def test_11_after_each_reconnect_definitions_are_looked_at_before_a_call(
 
 
 @BOTH
+@SERVERS
 @ENDPOINTS
-async def test_a_silent_change_is_found_at_the_next_look(era: str, endpoint: str, autojump_clock: MockClock):
-    backend = alpha()
+@pytest.mark.parametrize("sharing", ["session", "shared"])
+async def test_a_silent_change_is_found_at_the_next_look(
+    era: str, server: type[Backend], endpoint: str, sharing: str, autojump_clock: MockClock
+):
+    backend = alpha(server, sharing=sharing)
     async with open_gateway(*with_pins(backend), groups=GROUPS, idle_ttl=7200.0, link_idle=7200.0) as gateway:
         client = await client_of(era, gateway, endpoint)
         call = {"name": named(endpoint, "read"), "arguments": {}}
         await client.call("tools/call", call)
+        assert await names(client) == [named(endpoint, n) for n in ("read", "write")]
         poisoned(backend)
         await client.call("tools/call", call)  # nobody could know
-        if endpoint != "alpha":
-            assert await names(client) == [named(endpoint, n) for n in ("read", "write")]
         events = client.listen() if isinstance(client, Client) and endpoint != "alpha" else None
         await trio.sleep(301)
         await refused(client, "tools/call", call)
