@@ -12,7 +12,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import lru_cache
+from functools import cache, lru_cache
+from itertools import chain
 from typing import Any, Final, TypeAlias
 
 import msgspec
@@ -23,9 +24,11 @@ FIRST: Final = "0" * 64
 """The `prev` of the first line of a chain."""
 LONGEST: Final = 60_000
 """Bytes of a line: it has to fit into one datagram on its way to a collector."""
-_BEGINNING: Final = b'{"ts":"'
-"""Of each line."""
-_ID = re.compile(r"([A-Za-z0-9_-]+)\.([0-9]+)")
+_ID = re.compile(r"([A-Za-z0-9_-]+)\.([0-9]{1,18})")
+_BEGUN: Final = rb'\{"ts":"[0-9T:.Z-]*","id":"([A-Za-z0-9_-]+)\.([0-9]{1,18})","prev":"([0-9a-f]{64})"'
+"""How a line begins; behind that it says what has happened."""
+_WITHIN: Final = ('{"ts":"', "[0-9T:.Z-]*", '","id":"', "[A-Za-z0-9_-]*", r"\.?", "[0-9]*", '","prev":"', "[0-9a-f]*")
+"""The parts of that: texts, and patterns."""
 _SEPARATOR: Final = b"\xe2\x80"
 _LINE_SEPARATOR: Final = (b"\xe2\x80\xa8", b"\\u2028")
 _PARAGRAPH_SEPARATOR: Final = (b"\xe2\x80\xa9", b"\\u2029")
@@ -107,7 +110,8 @@ class Found:
 @dataclass(slots=True)
 class Verdict:
     """What the check of some files found. `foreign` are lines that belong to no chain: somebody else has written them.
-    `torn` are beginnings of lines: what a full disk has left of one, which then stands whole behind that."""
+    `torn` are beginnings of lines: what a full disk has left of one, which then stands whole behind that, or is the
+    next one of a chain that goes no further."""
 
     chains: dict[str, Found] = field(default_factory=dict)
     foreign: list[str] = field(default_factory=list)
@@ -124,12 +128,21 @@ def verify(lines: Iterable[tuple[str, bytes]], keys: Sequence[bytes] = (), *, pa
     `keys` (`signing_keys`) signatures are not looked at, and a chain that was made anew passes. `partial`: what comes
     first of a chain may be missing, since it is in an earlier file."""
     verdict = Verdict()
+    begun: dict[tuple[str, int], list[_Begun]] = {}
+    """Beginnings of lines that do not stand whole behind them yet."""
     for place, raw in lines:
         entry = _read(raw)
-        if entry is None:
-            (verdict.torn if _torn(raw) else verdict.foreign).append(place)
-            continue
-        _follow(verdict, place, raw, *entry, keys, partial)
+        if entry is not None:
+            for one in begun.pop((_name(entry[0]), entry[1]), ()):
+                (verdict.torn if raw.startswith(one.raw) else verdict.foreign).append(one.place)
+            _follow(verdict, place, raw, *entry, keys, partial)
+        elif (match := re.match(_BEGUN, raw)) is not None and not _is_json(raw):
+            one = _Begun(place, raw, match[1].decode(), int(match[2]), match[3].decode())
+            begun.setdefault((one.chain, one.number), []).append(one)
+        else:
+            (verdict.torn if _unsaid().fullmatch(raw) else verdict.foreign).append(place)
+    for one in chain.from_iterable(begun.values()):
+        (verdict.torn if _is_next(verdict, one, partial) else verdict.foreign).append(one.place)
     return verdict
 
 
@@ -153,19 +166,52 @@ def _read(raw: bytes) -> "tuple[_Entry, int] | None":
     return (entry, int(match[2])) if match is not None else None
 
 
-def _torn(raw: bytes) -> bool:
-    """Whether this may be the beginning of a line. What begins a JSON object is none itself."""
+class _Begun(msgspec.Struct, frozen=True):
+    """The beginning of a line."""
+
+    place: str
+    raw: bytes
+    chain: str
+    number: int
+    prev: str
+
+
+@cache
+def _unsaid() -> re.Pattern[bytes]:
+    """Matches whatever a line may begin with that says nothing yet."""
+    whole = ""
+    for text in reversed(_WITHIN):
+        for part in [text] if text.endswith(("*", "?")) else [re.escape(one) for one in reversed(text)]:
+            whole = f"(?:{part}{whole})?"
+    return re.compile(whole.encode())
+
+
+def _is_json(raw: bytes) -> bool:
+    """What is JSON begins no other."""
     try:
         msgspec.json.decode(raw)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return raw.startswith(_BEGINNING) or _BEGINNING.startswith(raw)
-    return False
+        return False
+    return True
+
+
+def _is_next(verdict: Verdict, begun: _Begun, partial: bool) -> bool:
+    """Whether this would be the next line of its chain, whose process could not write it any more."""
+    found = verdict.chains.get(begun.chain)
+    if found is None:
+        return begun.number == 1 or partial
+    return not found.ended and (begun.number, begun.prev) == (found._last + 1, found._hash)
+
+
+def _name(entry: _Entry) -> str:
+    """Of its chain."""
+    return entry.id.rpartition(".")[0]
 
 
 def _follow(
     verdict: Verdict, place: str, raw: bytes, entry: "_Entry", number: int, keys: Sequence[bytes], partial: bool
 ) -> None:
-    name = entry.id.rpartition(".")[0]
+    name = _name(entry)
     found = verdict.chains.get(name)
     if found is None:
         found = verdict.chains[name] = Found(name, number, _last=number - 1, _hash=entry.prev)
@@ -191,7 +237,7 @@ def _signature(found: Found, place: str, entry: _Entry, number: int, keys: Seque
     if not keys:
         return
     expected = [_mac(key, found.name, number - 1, entry.prev) for key in keys]
-    if any(hmac.compare_digest(mac, entry.mac) for mac in expected):
+    if any(hmac.compare_digest(mac.encode(), entry.mac.encode()) for mac in expected):
         found.signed = number
     else:
         found.problems.append(f"{place}: is not signed by a key of this configuration")

@@ -81,7 +81,7 @@ if it is known, and options: an HTTP status and a JSON object; None: no admin li
 
 Verify: TypeAlias = Callable[[Settings | None, tuple[Path, ...], bool], dict[str, Any]]
 """Checks the audit trail in files by the keys of a configuration; whether the first lines may be missing. What it found
-as JSON has it: `good`, `signed`, `chains`, `foreign`. Raises OSError."""
+as JSON has it: `good`, `signed`, `chains`, `foreign`, `torn`. Raises OSError."""
 
 
 def _no_trail(settings: Settings | None, files: tuple[Path, ...], partial: bool) -> dict[str, Any]:

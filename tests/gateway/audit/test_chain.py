@@ -116,13 +116,42 @@ def test_lines_that_were_lost_are_counted_and_torn_ones_named(torn: bytes) -> No
 
 @pytest.mark.parametrize(
     "line",
-    [b'{"event":"call","principal":"bob"}', b'{"ts":"1970-01-01T00:00:00.000Z","event":"deny"}', b"rubbish", b"7"],
+    [
+        b'{"event":"call","principal":"bob"}',
+        b'{"ts":"1970-01-01T00:00:00.000Z","event":"deny"}',
+        b'{"ts":"1970-01-01T00:00:00.000Z","event":"deny"',
+        b'{"ts":"1970-01-01T00:00:00.000Z","id":"c.3","prev":"%b","event":"deny"' % (b"0" * 64),
+        b'{"ts":"1970-01-01T00:00:00.000Z","id":"c.2","prev":"%b","event":"deny"' % (b"0" * 64),
+        b'{"ts":"1970-01-01T00:00:00.000Z","id":"d.7","prev":"%b","event":"deny"' % (b"0" * 64),
+        b'{"ts":"1970-01-01T00:00:00.000Z","id":"d.%b","prev":"","event":"deny"}' % (b"9" * 5000),
+        b'{"ts":"bob was here',
+        b"rubbish",
+        b"7",
+    ],
 )
 def test_a_line_of_nobodys_was_put_in(line: bytes) -> None:
     lines = chain("call", "deny")
     verdict = verify(placed([*lines[:2], line, *lines[2:]]), KEYS)
     assert not verdict.good
     assert (verdict.foreign, verdict.chains["c"].problems) == (["f:3"], [])
+
+
+@given(st.data())
+def test_what_a_full_disk_has_left_of_a_line_is_told_apart(data: st.DataObject) -> None:
+    lines = chain("call", "deny")
+    at = data.draw(st.integers(0, len(lines) - 1))
+    torn = lines[at][: data.draw(st.integers(1, len(lines[at]) - 1))]
+    verdict = verify(placed([*lines[:at], torn, *lines[at:]]), KEYS)
+    assert (verdict.good, verdict.torn) == (True, [f"f:{at + 1}"])
+    ended = verify(placed([*lines[:at], torn, *chain("call", name="d")]), KEYS)
+    assert (ended.good, ended.torn) == (True, [f"f:{at + 1}"]), "its process could not write it any more"
+
+
+def test_no_signature_is_anything_but_wrong() -> None:
+    lines = chain("call")
+    at = lines[2].index(b'"mac":"') + 7
+    lines[2] = lines[2][:at] + "é".encode() + lines[2][at + 2 :]
+    assert "is not signed by a key" in problems(lines)[0]
 
 
 def test_times_are_utc_to_the_millisecond() -> None:
