@@ -99,6 +99,7 @@ class FileSink:
             self.close()
         if self._file is None:
             self._file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._torn = b"\n" if _is_torn(self._path) else b""
         return self._file
 
     def _is_there(self, file: int) -> bool:
@@ -112,6 +113,16 @@ class FileSink:
         if self._file is not None:
             os.close(self._file)
             self._file = None
+
+
+def _is_torn(path: Path) -> bool:
+    """Whether a process has ended that could not write the rest of a line there."""
+    try:
+        with path.open("rb") as file:
+            file.seek(-1, os.SEEK_END)
+            return file.read() != b"\n"
+    except OSError:  # it is empty, or no file that has an end
+        return False
 
 
 class SyslogSink:

@@ -246,6 +246,16 @@ def test_what_a_full_disk_has_left_is_gone_on_from_with_whole_lines(tmp_path, mo
     assert whole == list(range(5))
 
 
+def test_a_process_that_has_ended_on_a_full_disk_takes_no_line_of_the_next_with_it(tmp_path):
+    path = tmp_path / "audit.log"
+    path.write_bytes(b'{"line": 0}\n{"li')
+    lines = [Line("call", 0.0, b'{"line": 1}')]
+    FileSink(path).write(lines)
+    assert path.read_bytes() == b'{"line": 0}\n{"li\n{"line": 1}\n'
+    FileSink(path).write(lines)
+    assert path.read_bytes().splitlines()[3:] == [b'{"line": 1}']
+
+
 async def test_syslog_gets_lines_as_rfc_5424_has_them_over_datagrams(tmp_path):
     path = str(tmp_path / "log")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as daemon:
