@@ -7,9 +7,12 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 import trio
+from msgspec import Raw
 from trio.lowlevel import FdStream
 
 from actors.ports import Headers, RequestFailed
+from actors.protocol import codec, errors
+from actors.protocol.messages import RequestId
 from actors.protocol.table import Limits, StdioTarget
 from gateway.client.errors import ConnectionLostError, not_resumable
 from gateway.client.inbox import Inbox
@@ -29,8 +32,10 @@ LAST_WORDS: Final = 0.5
 
 _ANSWER: Final = re.compile(rb'\s*\{\s*"jsonrpc"\s*:\s*"2\.0"\s*,\s*"id"\s*:\s*(\d+)\s*,\s*"(?:result|error)"')
 """How most servers begin an answer: with the id of its request."""
-_UNASKED: Final = re.compile(rb'\s*(?:[^\s{\[]|\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?(?:"id"\s*:[^,]*,\s*)?"method")')
-"""How what is no answer begins."""
+_QUESTION: Final = re.compile(rb'\s*\{\s*"jsonrpc"\s*:\s*"2\.0"\s*,\s*"id"\s*:\s*(\d+|"[^"\\]*")\s*,\s*"method"')
+"""The same of what a server asks."""
+_TOLD: Final = re.compile(rb'\s*(?:[^\s{\[]|\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?"method"\s*:\s*"notifications/)')
+"""How begins what nobody waits for."""
 
 _LOG: Final = logging.getLogger("stagedoor.client")
 
@@ -117,17 +122,25 @@ class StdioTransport:
         self._inbox.close()
 
     def _drop(self, line: LongLine) -> None:
-        """An answer that is too large fails its request. Where it does not begin with whose it is, nobody knows who
-        waits for it, and the connection ends."""
+        """An answer that is too large fails its request, and so does a question, at the server. Where it does not begin
+        with whose it is, nobody knows who waits for it, and the connection ends."""
         what = f"{self._name} sent a line of {line.size} bytes, and {self._limit} are allowed"
-        answer = _ANSWER.match(line.head)
+        answer, question = _ANSWER.match(line.head), _QUESTION.match(line.head)
         if answer is not None:
             self._inbox.put(RequestFailed(int(answer[1]), "too_large", what, "unknown"))
-        elif _UNASKED.match(line.head):
+        elif _TOLD.match(line.head):
             _LOG.warning("%s: it was dropped", what)
-        elif self._gone is None:
-            self._gone = what
+        elif question is None or not self._refuse(codec.loads(Raw(question[1]))):
+            self._gone = self._gone or what
             self._inbox.close()
+
+    def _refuse(self, id: RequestId) -> bool:
+        """Answers that a question is too large; False where the server does not read."""
+        try:
+            self._outbox.send_nowait(codec.encode_error(id, errors.too_large(self._limit)))
+        except (trio.WouldBlock, trio.BrokenResourceError, trio.ClosedResourceError):
+            return False
+        return True
 
     async def _read_stderr(self) -> None:
         lines = LineSplitter(4096)

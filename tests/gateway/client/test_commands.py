@@ -120,13 +120,22 @@ for line in sys.stdin:
         print(json.dumps({"result": ANSWER, "jsonrpc": "2.0", "id": asked["id"]}), flush=True)
     elif name == "other":
         print("x" * 5_000_000, flush=True)
-        for head in ({}, {"jsonrpc": "2.0"}, {"jsonrpc": "2.0", "id": "a"}):
+        for head in ({}, {"jsonrpc": "2.0"}):
             print(json.dumps({**head, "method": "notifications/message", "params": ANSWER}), flush=True)
         print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], "result": {"content": []}}), flush=True)
+    elif name == "question":
+        question = {"method": "sampling/createMessage", "params": ANSWER}
+        print(json.dumps({"jsonrpc": "2.0", "id": "a", **question}), flush=True)
+        heard = json.loads(sys.stdin.readline())
+        text = [{"type": "text", "text": heard["id"] + ": " + heard["error"]["message"]}]
+        print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], "result": {"content": text}}), flush=True)
+    elif name == "nameless":
+        print(json.dumps({"method": "sampling/createMessage", "params": ANSWER, "jsonrpc": "2.0", "id": 0}), flush=True)
 """
 
 
-async def test_an_answer_that_is_too_large_fails_its_call_and_harms_no_other(tmp_path: Path) -> None:
+@pytest.mark.parametrize("ends", ["last", "nameless"])
+async def test_an_answer_that_is_too_large_fails_its_call_and_harms_no_other(tmp_path: Path, ends: str) -> None:
     program = tmp_path / "large.py"
     program.write_text(LARGE)
     with trio.fail_after(PATIENCE):
@@ -135,5 +144,8 @@ async def test_an_answer_that_is_too_large_fails_its_call_and_harms_no_other(tmp
                 await client.call_tool("first")
             assert (failed.value.reason, failed.value.executed) == ("too_large", "unknown")
             assert (await client.call_tool("other")).content == [], "what is no answer is dropped"
+            [heard] = (await client.call_tool("question")).content
+            assert heard.text.startswith("a: ")
+            assert "too large" in heard.text.lower()
             with pytest.raises(ConnectionLostError, match="bytes, and 4194304 are allowed"):
-                await client.call_tool("last")  # whose it is was in the part that is not kept
+                await client.call_tool(ends)  # whose it is was in the part that is not kept
