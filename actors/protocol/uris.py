@@ -24,8 +24,8 @@ _EXPRESSION: Final = re.compile(r"\{[^{}]*\}")
 _MARK: Final = 0xE000
 """What is no text yet stands as a character of private use, from this one on, while the rest is read."""
 _MARKS_MAX: Final = 256
-_IN_BRACKETS: Final = re.compile(r"(?<=[\[\ue000])[0-9a-f:.]+(?=\])")
-"""The address of an IPv6 host in small letters, also where its bracket is the first mark in a pattern."""
+_IN_BRACKETS: Final = re.compile(r"(?<=[\[\ue000])[0-9A-Fa-f:.]+(?=\])")
+"""The address of an IPv6 host, also where its bracket is the first mark in a pattern."""
 _BETWEEN: Final = re.compile(r"[/?&=#;:]")
 
 
@@ -42,10 +42,10 @@ def normalized(uri: str) -> str | None:
         return None
     scheme, host, path, rest = parts.groups(default="")
     scheme, host = scheme.lower(), unquote(host, errors="surrogateescape")  # a capital may be written as a code too
-    if "]" in host:
-        host = _IN_BRACKETS.sub(_shortest, host.lower())
-    elif scheme in _WEB:  # of other schemes it may be a name like any other
+    if scheme in _WEB:  # of other schemes it may be a name like any other
         host = host.lower()
+    if "]" in host:
+        host = _IN_BRACKETS.sub(_shortest, host)
     return scheme + host + unquote(f"{_path(path)}{rest}", errors="surrogateescape")
 
 

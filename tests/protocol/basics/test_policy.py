@@ -285,6 +285,8 @@ AS_THEY_ARE_WRITTEN = [
     ("http://[::1]:80/*", "http://[0::0001]:80/y"),
     ("notes://[FE80::1]/*", "notes://[fe80::0:1]/y"),
     ("http://[1:2:3]/*", "http://[1:2:3]/y"),
+    ("notes://Ann@*/*", "notes://Ann@[::1]/y"),
+    ("notes://Ann*/*", "notes://Ann]/y"),
     ("https://example.com/*", "https://%45xample.com/y"),
     ("https://%45xample.com/*", "https://example.com/y"),
     ("http://[fe80::1]/*", "http://[%46E80::1]/y"),
