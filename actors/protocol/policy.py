@@ -99,8 +99,7 @@ def item(text: str) -> Item:
     if not colon or not backend or not name:
         raise ValueError("must be SERVER:NAME, prompt:SERVER:NAME or resource:SERVER:URI; * stands for any text")
     if kind == "resource":
-        scheme, mark, after = name.partition(":")
-        name = f"{scheme.lower()}{mark}{after}"
+        name = uris.small_scheme(name)
         return Item(kind, glob(backend), Glob(name, glob(uris.pattern(name)).tokens))
     return Item(kind, glob(backend), glob(name))
 

@@ -1,6 +1,7 @@
 """How a resource's URI is read before a rule is asked about it."""
 
 import re
+from collections.abc import Callable
 from ipaddress import AddressValueError, IPv6Address
 from typing import Final
 from urllib.parse import unquote
@@ -15,6 +16,8 @@ _WEB: Final = frozenset({"http:", "https:", "ws:", "wss:"})
 _LITERAL_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _OPEN_SCHEME: Final = re.compile(r"[^/:#=]*:(?=//)")
 """One that is a pattern itself, before a host; behind a `=` it is that of an address in a query."""
+_BEGUN_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*(?=[*?\[][^/]*:)")
+"""The beginning of one that goes on as a pattern."""
 _ADDRESS: Final = r"(?<=//)\[(?=[0-9a-f.]*:[0-9a-f.]*:[0-9a-f.:]*\])"
 """Where the address of a host begins that is an IPv6 one, and no set of characters."""
 _GLOB: Final = re.compile(rf"\*|{_ADDRESS}|\[[^\]]*\]|%(?:2a|3f|5b)", re.IGNORECASE)
@@ -34,11 +37,8 @@ def normalized(uri: str) -> str | None:
     letters, the address of an IPv6 host as short as can be (RFC 5952), codes of plain characters decoded, doubled
     slashes and `.` left out of the path. None for what could be read as another place than it says: `..` between any
     two delimiters, encoded slashes and dots, backslashes, control characters."""
-    once = unquote(uri, errors="surrogateescape")
-    if _HIDDEN.search(uri) or _HIDDEN.search(once) or _UNSAFE.search(once) or ".." in _BETWEEN.split(once):
-        return None
     parts = _PARTS.fullmatch(uri)
-    if parts is None:
+    if parts is None or _decoded(uri) is None:
         return None
     scheme, host, path, rest = parts.groups(default="")
     scheme, host = scheme.lower(), unquote(host, errors="surrogateescape")  # a capital may be written as a code too
@@ -49,11 +49,18 @@ def normalized(uri: str) -> str | None:
     return scheme + host + unquote(f"{_path(path)}{rest}", errors="surrogateescape")
 
 
+def _decoded(text: str) -> str | None:
+    """With what codes stand for; None as above."""
+    once = unquote(text, errors="surrogateescape")
+    hidden = _HIDDEN.search(text) or _HIDDEN.search(once) or _UNSAFE.search(once) or ".." in _BETWEEN.split(once)
+    return None if hidden else once
+
+
 def pattern(text: str) -> str:
     """A pattern of URIs in the form of what it is matched against: one that is written as its server lists them, with
     codes or a host in capitals, would match nothing, and deny nothing. (Where the scheme is open, the host may be a
-    name like any other, and capitals in it are taken as they are; what begins with neither scheme nor host is taken
-    so as a whole.)"""
+    name like any other, and capitals in it are taken as they are; in what begins with neither scheme nor host nothing
+    but codes is read.)"""
     return _read(text, _GLOB)
 
 
@@ -62,14 +69,22 @@ def template(text: str) -> str:
     return _read(text, _EXPRESSION)
 
 
+def small_scheme(text: str) -> str:
+    """A pattern with its scheme in small letters, where it begins with one: `*/Docs/*` does not."""
+    scheme = _LITERAL_SCHEME.match(text) or _OPEN_SCHEME.match(text) or _BEGUN_SCHEME.match(text)
+    return text if scheme is None else scheme[0].lower() + text[scheme.end() :]
+
+
 def _read(text: str, unknown: re.Pattern[str]) -> str:
     if _LITERAL_SCHEME.match(text):
         return _form(text, unknown)
     scheme = _OPEN_SCHEME.match(text)
-    return text if scheme is None else scheme[0] + _form(text[scheme.end() :], unknown)
+    if scheme is None:
+        return _form(text, unknown, _decoded)
+    return scheme[0] + _form(text[scheme.end() :], unknown)
 
 
-def _form(text: str, unknown: re.Pattern[str]) -> str:
+def _form(text: str, unknown: re.Pattern[str], form: Callable[[str], str | None] = normalized) -> str:
     marks: list[str] = []
 
     def mark(found: re.Match[str]) -> str:
@@ -80,7 +95,7 @@ def _form(text: str, unknown: re.Pattern[str]) -> str:
     plain = unquote(text, errors="surrogateescape")  # one that is written as a code would come out as a mark
     if len(marks) > _MARKS_MAX or any(_MARK <= ord(character) <= 0xF8FF for character in plain):
         return text
-    read = normalized(marked)
+    read = form(marked)
     if read is None:
         return text
     return "".join(marks[ord(one) - _MARK] if _MARK <= ord(one) < _MARK + len(marks) else one for one in read)

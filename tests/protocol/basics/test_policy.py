@@ -292,6 +292,12 @@ AS_THEY_ARE_WRITTEN = [
     ("http://[fe80::1]/*", "http://[%46E80::1]/y"),
     ("http?://[::1]/my%20docs//*", "https://[::1]/my docs/y"),
     ("*//x/*", "http://x//y"),
+    ("*/my%20docs/*", "file:///my%20docs/a"),
+    ("*/Private/*", "file:///home/Private/a"),
+    ("*Ann:x", "file:///Ann:x"),
+    ("N*:a/*", "notes:a/b"),
+    ("README", "README"),
+    ("*/a%2Ab", "file:///a%2Ab"),
     ("*", "http://x/y"),
 ]
 
