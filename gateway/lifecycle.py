@@ -477,7 +477,8 @@ def _own_host(public_url: str) -> tuple[str, ...]:
     parts = urlsplit(public_url)
     if not parts.hostname:
         return ()
-    return (parts.hostname if parts.port is None else f"{parts.hostname}:{parts.port}",)
+    host = parts.hostname.encode("idna").decode().removesuffix(".")  # a name of other letters goes out as xn--…
+    return (host if parts.port is None else f"{host}:{parts.port}",)
 
 
 def sealer(settings: Settings, log: Log) -> AesSealer:

@@ -339,6 +339,8 @@ def test_check_says_that_the_public_address_is_without_the_path_of_the_endpoint(
     [
         ("https://MCP.example.com/gw", ["mcp.example.com", "mcp.example.com:443"], ["example.com", "gw"]),
         ("https://mcp.example.com:8443", ["mcp.example.com:8443"], ["mcp.example.com", "mcp.example.com:443"]),
+        ("https://[2001:db8::1]:8443", ["[2001:db8::1]:8443"], ["[2001:db8::1]", "[2001:db8::2]:8443"]),
+        ("https://b\u00fccher.example.", ["xn--bcher-kva.example", "xn--bcher-kva.example."], ["b\u00fccher.test"]),
     ],
 )
 def test_the_host_of_the_public_address_is_served(
