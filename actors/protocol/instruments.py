@@ -78,6 +78,7 @@ ENDS: Final = (
     "initialize_failed",
     "initialize_malformed",
     "shutdown",
+    "poisoned",
     "fenced",
     "gone",
     "ended",

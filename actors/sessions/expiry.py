@@ -63,6 +63,8 @@ class Ending(Struct, frozen=True):
     principal: str
     endpoint: str
     reason: str
+    at_rest: bool = False
+    """It was in nobody's memory, who would have counted its end."""
 
 
 def record_end(ending: Ending, services: Services, expiry: Ref | NamedRef, done: Done = ignore) -> None:
@@ -72,6 +74,8 @@ def record_end(ending: Ending, services: Services, expiry: Ref | NamedRef, done:
     def recorded(outcome: Failed | None) -> None:
         if not isinstance(outcome, Failed):
             tell_end(ending, services)
+            if ending.at_rest:
+                services.telemetry.count("stagedoor_sessions_ended_total", (ending.reason,))
         elif outcome.reason in UNAVAILABLE:
             expiry.reply(Unsure(ending))
         done(outcome)
@@ -95,7 +99,7 @@ def end(
         if resume.kept is not None:
             delete_upstream(services, upstreams, table.backends[backend], resume.kept)
     principal, endpoint = (record.fields.get(name, b"").decode() for name in ("principal", "endpoint"))
-    record_end(Ending(key, grant, principal, endpoint, reason), services, expiry, done)
+    record_end(Ending(key, grant, principal, endpoint, reason, at_rest=True), services, expiry, done)
 
 
 def tell_end(ending: Ending, services: Services) -> None:
@@ -277,7 +281,6 @@ class Expiry(Actor):
             self._failed(key, outcome)
             return
         self._services.cluster.due_at(key, None)
-        self._services.telemetry.count("stagedoor_sessions_ended_total", ("idle",))
 
     def _failed(self, key: SessionKey, failed: Failed) -> None:
         """It is gone, or another's; or the store can't say now, and is asked again. One that can't be read here is for

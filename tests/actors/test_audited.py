@@ -190,6 +190,27 @@ async def test_the_end_of_a_session_at_rest_that_was_not_recorded_is_asked_for_a
         assert [line["reason"] for line in trail.of("session.end")] == ["idle"]
 
 
+async def test_the_end_of_a_session_at_rest_counts_once_though_the_answer_of_the_store_was_lost(
+    autojump_clock, trail, monkeypatch
+):
+    async with open_gateway(server(kind="http"), idle_ttl=600.0, passivate_after=60.0, **watched(trail)) as gateway:
+        await gateway.connect(principal=ANN)
+        end = gateway.store.end
+
+        def lost(*what):
+            end(*what[:-1], lambda outcome: what[-1](Failed(Refused.AWAY)))
+
+        await trio.sleep(300)
+        assert gateway.actors.sessions.table == {}, "it is at rest"
+        with monkeypatch.context() as store:
+            store.setattr(gateway.store, "end", lost)
+            await trio.sleep(400)
+            assert trail.of("session.end") == []
+        await trio.sleep(3600)
+        assert [line["reason"] for line in trail.of("session.end")] == ["idle"]
+        assert gateway.telemetry.total("stagedoor_sessions_ended_total", "idle") == 1
+
+
 async def test_lists_and_pings_are_not_told_and_what_is_read_is(autojump_clock, trail):
     async with open_gateway(server(), **watched(trail)) as gateway:
         client = await gateway.connect(principal=ANN)
