@@ -154,7 +154,7 @@ class Connecting:
         self._holds.pop(message.call, None)
         if error is None or error.data != IN_VAIN or effect.method != "tools/call":
             return False
-        self._end(message.call, True, told(error.message.removeprefix(OURS)))
+        self._end(message.call, True, errors.as_result(error.message.removeprefix(OURS)))
         return True
 
     def hold(self, effect: fx.Dispatch, backend: str, message: str = "") -> bool:
@@ -298,16 +298,11 @@ def _read(payload: Raw) -> _Error | None:
         return None
 
 
-def told(words: str) -> Raw:
-    """The result of a tool that says to the model why it was not called."""
-    return json.dumps({"content": [{"type": "text", "text": words}], "isError": True})
-
-
 def in_words(method: str, backend: str, why: str, invitation: Invitation) -> Outcome:
     """For a client that can't open a page: the model can tell its user, and anybody else finds the address."""
     text = why or f"server {backend!r} needs an account of yours"
     if method == "tools/call":
-        return True, told(f"{text}. Connect it in a browser, then try again: {invitation.page}")
+        return True, errors.as_result(f"{text}. Connect it in a browser, then try again: {invitation.page}")
     return False, errors.internal(
         f"{text}; connect it at {invitation.page}",
         reason="not_connected",
@@ -328,7 +323,7 @@ def declined(method: str, backend: str) -> Outcome:
     """The user would not."""
     words = f"The user did not connect an account at {backend!r}."
     if method == "tools/call":
-        return True, told(words)
+        return True, errors.as_result(words)
     return False, errors.internal(words, reason="declined", executed="no", backend=backend).raw
 
 

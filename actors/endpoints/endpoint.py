@@ -18,7 +18,7 @@ from actors.endpoints.connecting import (
     Waited,
     connected,
 )
-from actors.endpoints.guard import LINK, Guard, Passed, Unmet, unmet
+from actors.endpoints.guard import LINK, Guard, Passed, Unmet
 from actors.endpoints.host import Host, Tree
 from actors.endpoints.limiting import Limiting, Weighed
 from actors.endpoints.upstreams import Dialer, Upstreams
@@ -188,7 +188,7 @@ class Endpoint(ABC):
             if spec.pins is not None and spec.pins.blocks and not self._pinned(effect, spec, passed):
                 return
         except Unmet as constraint:
-            self.end(effect.call, True, unmet(str(constraint)))
+            self.end(effect.call, True, errors.as_result(str(constraint)))
         except errors.Refusal as refused:
             self.refuse(effect.call, refused.error)
         else:

@@ -351,8 +351,3 @@ def _hidden(standing: Standing, backend: str, block: Raw) -> bool:
         return False
     uri = json.text_or_none(present.get("uri"))
     return uri is not None and not standing.decide("resource", backend, uri).listed
-
-
-def unmet(text: str) -> Raw:
-    """The result of a tool call that was not made, which a model can read."""
-    return json.dumps({"content": [{"type": "text", "text": text}], "isError": True})

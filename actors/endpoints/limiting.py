@@ -12,12 +12,12 @@ from typing import Protocol
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
-from actors.endpoints.guard import Guard, Passed, unmet
+from actors.endpoints.guard import Guard, Passed
 from actors.endpoints.host import Host
 from actors.limiter import Verdict
 from actors.machines.modern.request_state import SKEW
 from actors.machines.session import effects as fx
-from actors.protocol import limiting, subjects
+from actors.protocol import errors, limiting, subjects
 from actors.protocol.errors import ProtocolError
 from actors.runtime import EMPTY_TABLE, Context, put
 from actors.services import Services
@@ -118,7 +118,7 @@ class Limiting:
         assert due is not None
         kind = "resource" if subject.kind == "template" else subject.kind
         if effect.method == subjects.CALL:
-            self._sender.end(effect.call, True, unmet(limiting.in_words(due, verdict.seconds, kind)))
+            self._sender.end(effect.call, True, errors.as_result(limiting.in_words(due, verdict.seconds, kind)))
         else:
             self._sender.refuse(effect.call, limiting.refusal(due, verdict.seconds, kind))
 

@@ -396,6 +396,11 @@ def _shown(version: str) -> str:
     return "".join(c if c.isprintable() else "?" for c in version[:64])
 
 
+def as_result(text: str) -> Raw:
+    """A refusal in words: the result of a tool call that was not made, which its model can read."""
+    return Raw(msgspec.json.encode({"content": [{"type": "text", "text": text}], "isError": True}))
+
+
 KEPT: Final = 4096
 """Bytes of an error of ours that is remembered. They are short."""
 

@@ -50,7 +50,7 @@ def in_words(method: str, why: str, pages: list[Page]) -> Outcome:
     lines = [f"{page.message}\n{page.url}" if page.message else page.url for page in pages]
     if method == "tools/call" and lines:
         words = "\n\n".join([why or "The user must open this page in a browser first, then try again:", *lines])
-        return True, dumps({"content": [{"type": "text", "text": words}], "isError": True})
+        return True, errors.as_result(words)
     told = [{"url": page.url, "message": page.message} for page in pages]
     data = {"reason": "url_elicitation_required", **({"elicitations": told} if told else {})}
     return False, dumps({"code": errors.INTERNAL, "message": why, "data": data})

@@ -226,7 +226,7 @@ def _visited(request: Request, state: State, answers: dict[str, Raw], sealer: Se
         return Fresh(json.replace_members(request.params, bare), state.backend, ours, state.paid)
     words = "The user did not go to the address that the server asked for."
     if request.method == "tools/call":
-        return Settled(True, json.dumps({"content": [{"type": "text", "text": words}], "isError": True}))
+        return Settled(True, errors.as_result(words))
     return Settled(False, errors.internal(words, reason="declined", executed="no").raw)
 
 

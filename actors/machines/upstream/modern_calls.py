@@ -515,8 +515,8 @@ def _stopped(upstream: Upstream, asking: Asking, error: Raw) -> Step:
         error = failure("malformed_answer", message, "unknown", upstream.server)
     if called.method != "tools/call":
         return upstream, [*effects, ev.Finish(called.call, False, error)]
-    words = [{"type": "text", "text": f"The client did not provide what the tool needs: {message}"}]
-    return upstream, [*effects, ev.Finish(called.call, True, payload.dumps({"content": words, "isError": True}))]
+    words = errors.as_result(f"The client did not provide what the tool needs: {message}")
+    return upstream, [*effects, ev.Finish(called.call, True, words)]
 
 
 def withdrawn(upstream: Upstream, call: ev.CallKey) -> Step:
