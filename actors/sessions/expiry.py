@@ -296,6 +296,8 @@ class Expiry(Actor):
             self._unsure.popitem(last=False)
 
     def _ask_again(self) -> None:
-        unsure, self._unsure = self._unsure, OrderedDict()
-        for ending in unsure:
+        for _ in range(min(AT_ONCE, len(self._unsure))):
+            ending, _ = self._unsure.popitem(last=False)
             record_end(ending, self._services, self.ctx.ref)
+        if self._unsure:
+            self.ctx.set_timer("ask again", PAUSE, _AskAgain())

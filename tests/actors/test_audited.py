@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from contextlib import suppress
 from typing import Any
 
@@ -13,6 +14,7 @@ from actors.ports import Failed, Principal, Refused
 from actors.protocol.payload import MEMBERS_MAX
 from actors.protocol.policy import Policy, Rule, item
 from actors.protocol.rights import Rights
+from actors.sessions.expiry import AT_ONCE
 from tests.support import pooled
 from tests.support.door_client import RpcError
 from tests.support.harness import open_gateway, open_replicas
@@ -165,6 +167,25 @@ async def test_an_end_that_was_not_recorded_is_in_the_end(autojump_clock, trail,
         await trio.sleep(60)
         assert [line["reason"] for line in trail.of("session.end")] == ["delete"]
         assert await client.begin("tools/list").head() == 404
+
+
+async def test_many_ends_that_were_not_recorded_are_asked_for_some_at_a_time(autojump_clock, trail, monkeypatch):
+    many = 2 * AT_ONCE + 1
+    async with open_gateway(server(), **watched(trail)) as gateway:
+        clients = [await gateway.connect(principal=ANN) for _ in range(many)]
+        end, asked = gateway.store.end, Counter[float]()
+        with monkeypatch.context() as store:
+            store.setattr(gateway.store, "end", lambda *what: what[-1](Failed(Refused.AWAY)))
+            assert [await client.delete() for client in clients] == [503] * many
+
+        def again(*what):
+            asked[trio.current_time()] += 1
+            end(*what)
+
+        monkeypatch.setattr(gateway.store, "end", again)
+        await trio.sleep(60)
+        assert sum(asked.values()) == len(trail.of("session.end")) == many
+        assert max(asked.values()) <= AT_ONCE
 
 
 async def test_the_end_of_a_session_at_rest_that_was_not_recorded_is_asked_for_again(
