@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/mark3labs/mcp-go/client"
 	"github.com/mark3labs/mcp-go/client/transport"
@@ -45,12 +44,15 @@ type conversation struct {
 	visit.Seen
 	mutex    sync.Mutex
 	progress []any
+	listened chan struct{}
 	changed  chan struct{}
 	updated  chan struct{}
 }
 
 func (c *conversation) heard(said mcp.JSONRPCNotification) {
 	switch said.Method {
+	case "notifications/subscriptions/acknowledged":
+		visit.Tell(c.listened)
 	case "notifications/tools/list_changed":
 		visit.Tell(c.changed)
 	case "notifications/resources/updated":
@@ -79,7 +81,8 @@ func converse(ctx context.Context, to visit.Visit, seen visit.Seen) error {
 	}
 	by := client.NewClient(over, client.WithProtocolVersion(to.Revision), client.WithElicitationHandler(person{}),
 		client.WithSamplingHandler(person{}), client.WithRootsHandler(person{}))
-	c := &conversation{Client: by, Visit: to, Seen: seen, changed: make(chan struct{}, 1), updated: make(chan struct{}, 1)}
+	c := &conversation{Client: by, Visit: to, Seen: seen, listened: make(chan struct{}, 1), changed: make(chan struct{}, 1),
+		updated: make(chan struct{}, 1)}
 	by.OnNotification(c.heard)
 	if err := by.Start(ctx); err != nil {
 		return err
@@ -223,8 +226,7 @@ func (c *conversation) prompts(ctx context.Context) error {
 	return nil
 }
 
-// told waits for what the server tells by itself. Nobody says when a subscription without a session is in force, so
-// the resource is touched until that is heard of.
+// told waits for what the server tells by itself. What happens before a subscription is in force nobody hears of.
 func (c *conversation) told(ctx context.Context) error {
 	if len(c.Told) == 0 {
 		return nil
@@ -240,6 +242,9 @@ func (c *conversation) told(ctx context.Context) error {
 			return err
 		}
 		defer stop()
+		if err := visit.Await(ctx, c.listened); err != nil {
+			return err
+		}
 	} else if c.Tells("updated") {
 		request := mcp.SubscribeRequest{}
 		request.Params.URI = uri
@@ -248,7 +253,7 @@ func (c *conversation) told(ctx context.Context) error {
 		}
 	}
 	if c.Tells("updated") {
-		if err := c.until(ctx, "touch", c.updated, true); err != nil {
+		if err := c.until(ctx, "touch", c.updated); err != nil {
 			return err
 		}
 		c.Seen["updated"] = true
@@ -257,7 +262,7 @@ func (c *conversation) told(ctx context.Context) error {
 		return nil
 	}
 	for _, feature := range []string{"tools after one came", "tools after it left"} {
-		if err := c.until(ctx, "change", c.changed, false); err != nil {
+		if err := c.until(ctx, "change", c.changed); err != nil {
 			return fmt.Errorf("%s: %w", feature, err)
 		}
 		found, err := c.names(ctx)
@@ -269,20 +274,10 @@ func (c *conversation) told(ctx context.Context) error {
 	return nil
 }
 
-// until calls the tool, again and again if it may, until what it makes the server tell is heard.
-func (c *conversation) until(ctx context.Context, tool string, told <-chan struct{}, again bool) error {
-	for {
-		if _, err := c.call(ctx, tool, map[string]any{}); err != nil {
-			return err
-		}
-		look, cancel := ctx, context.CancelFunc(func() {})
-		if again {
-			look, cancel = context.WithTimeout(ctx, 200*time.Millisecond)
-		}
-		err := visit.Await(look, told)
-		cancel()
-		if err == nil || ctx.Err() != nil || !again {
-			return err
-		}
+// until calls the tool, and waits for what it makes the server tell.
+func (c *conversation) until(ctx context.Context, tool string, told <-chan struct{}) error {
+	if _, err := c.call(ctx, tool, map[string]any{}); err != nil {
+		return err
 	}
+	return visit.Await(ctx, told)
 }
