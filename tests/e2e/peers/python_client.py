@@ -16,6 +16,7 @@ warnings.filterwarnings("ignore", message=".*as of 2026-07-28")
 
 PATIENCE = 180.0  # seconds for one visit
 MODERN = "2026-07-28"
+CHANGED, UPDATED = "notifications/tools/list_changed", "notifications/resources/updated"
 
 
 class Conversation:
@@ -47,8 +48,7 @@ class Conversation:
 
     async def hear_events(self, events: Any) -> None:
         async for event in events:
-            kinds = {"ToolsListChanged": "notifications/tools/list_changed"}
-            self.told.append(kinds.get(type(event).__name__, "notifications/resources/updated"))
+            self.told.append({"ToolsListChanged": CHANGED}.get(type(event).__name__, UPDATED))
 
     # The visit
 
@@ -126,19 +126,25 @@ class Conversation:
             elif updates:
                 await self.client.subscribe_resource(uri)
             if updates:
-                await self.until("touch", "notifications/resources/updated")
+                heard = self.told.count(UPDATED)
+                await self.call("touch")
+                await self.heard(UPDATED, heard)
                 self.seen["updated"] = True
             for feature in ("tools after one came", "tools after it left") if changes else ():
-                await self.until("change", "notifications/tools/list_changed")
-                self.seen[feature] = await self.tools()
+                before = now = await self.tools()
+                heard = self.told.count(CHANGED)
+                await self.call("change")
+                while now == before:  # behind an aggregate, what is told may be a change of another server
+                    heard = await self.heard(CHANGED, heard)
+                    now = await self.tools()
+                self.seen[feature] = now
             nursery.cancel_scope.cancel()
 
-    async def until(self, tool: str, method: str) -> None:
-        """Calls the tool, and waits for what it makes the server tell."""
-        before = self.told.count(method)
-        await self.call(tool)
-        while self.told.count(method) == before:
+    async def heard(self, method: str, before: int) -> int:
+        """Waits until this was told of more often than before; how often it was."""
+        while (now := self.told.count(method)) == before:
             await trio.sleep(0.01)
+        return now
 
 
 async def main() -> None:

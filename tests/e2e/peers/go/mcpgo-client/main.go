@@ -253,7 +253,10 @@ func (c *conversation) told(ctx context.Context) error {
 		}
 	}
 	if c.Tells("updated") {
-		if err := c.until(ctx, "touch", c.updated); err != nil {
+		if _, err := c.call(ctx, "touch", map[string]any{}); err != nil {
+			return err
+		}
+		if err := visit.Await(ctx, c.updated); err != nil {
 			return err
 		}
 		c.Seen["updated"] = true
@@ -262,22 +265,17 @@ func (c *conversation) told(ctx context.Context) error {
 		return nil
 	}
 	for _, feature := range []string{"tools after one came", "tools after it left"} {
-		if err := c.until(ctx, "change", c.changed); err != nil {
-			return fmt.Errorf("%s: %w", feature, err)
-		}
-		found, err := c.names(ctx)
+		before, err := c.names(ctx)
 		if err != nil {
 			return err
 		}
-		c.Seen[feature] = found
+		if _, err := c.call(ctx, "change", map[string]any{}); err != nil {
+			return err
+		}
+		list := func() ([]string, error) { return c.names(ctx) }
+		if c.Seen[feature], err = visit.Changed(ctx, c.changed, before, list); err != nil {
+			return fmt.Errorf("%s: %w", feature, err)
+		}
 	}
 	return nil
-}
-
-// until calls the tool, and waits for what it makes the server tell.
-func (c *conversation) until(ctx context.Context, tool string, told <-chan struct{}) error {
-	if _, err := c.call(ctx, tool, map[string]any{}); err != nil {
-		return err
-	}
-	return visit.Await(ctx, told)
 }

@@ -210,18 +210,18 @@ func changes(ctx context.Context, session *mcp.ClientSession, to visit.Visit, sa
 	if !to.Tells("changes") {
 		return nil
 	}
+	list := func() ([]string, error) { return names(ctx, session, to) }
 	for _, feature := range []string{"tools after one came", "tools after it left"} {
-		if _, err := call(ctx, session, to, "change", map[string]any{}); err != nil {
-			return err
-		}
-		if err := visit.Await(ctx, said.changed); err != nil {
-			return fmt.Errorf("%s: %w", feature, err)
-		}
-		found, err := names(ctx, session, to)
+		before, err := list()
 		if err != nil {
 			return err
 		}
-		seen[feature] = found
+		if _, err := call(ctx, session, to, "change", map[string]any{}); err != nil {
+			return err
+		}
+		if seen[feature], err = visit.Changed(ctx, said.changed, before, list); err != nil {
+			return fmt.Errorf("%s: %w", feature, err)
+		}
 	}
 	return nil
 }

@@ -70,6 +70,20 @@ func Tell(told chan<- struct{}) {
 	}
 }
 
+// Changed waits until the list is another than before, and gives it. It lists again each time that a change is told of:
+// behind an aggregate that may be a change of another server.
+func Changed(ctx context.Context, told <-chan struct{}, before []string, list func() ([]string, error)) ([]string, error) {
+	for {
+		if err := Await(ctx, told); err != nil {
+			return nil, err
+		}
+		found, err := list()
+		if err != nil || !slices.Equal(found, before) {
+			return found, err
+		}
+	}
+}
+
 // Until waits until it is so, or the visit has lasted too long: what a server says on the way may be handled after the
 // answer that it came before.
 func Until(ctx context.Context, so func() bool) {
