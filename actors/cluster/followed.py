@@ -47,8 +47,11 @@ class Owed:
             for id in answered_in(chunk):
                 self._ids.pop(id, None)
 
-    def words(self) -> bytes:
-        """The last events for a client that can't resume."""
+    def words(self, before: Iterable[bytes]) -> bytes:
+        """The last events for a client that can't resume, behind these: the owner may have said them itself."""
+        for chunk in before:
+            for id in answered_in(chunk):
+                self._ids.pop(id, None)
         return b"".join(sse.encode_event(codec.encode_error(id, errors.actor_ended()), None) for id in self._ids)
 
 
@@ -339,7 +342,7 @@ class FollowedStream:
     def _finish(self, *, whole: bool) -> None:
         """A client that has an id comes back for what is missing; any other can't, and is told so."""
         if not whole and not self._numbered:
-            self._frames.append(self._owed.words())
+            self._frames.append(self._owed.words(self._frames))
         self._over = True
         self._todo = None
         self._wake()

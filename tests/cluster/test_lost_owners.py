@@ -103,6 +103,28 @@ async def test_a_call_that_came_by_mail_and_whose_session_crashes_ends_with_an_e
         assert await client.tool("echo") == "alpha: echo"
 
 
+@pytest.mark.parametrize("recorded", [True, False])
+@pytest.mark.parametrize("calls", [1, 2])
+async def test_a_client_that_has_no_id_hears_once_that_its_session_has_crashed(autojump_clock, calls, recorded):
+    """What the owner says last by mail, the holder does not say again."""
+    alpha = slow()
+    async with pair(alpha) as (one, two):
+        client = await elsewhere(one, two, version="2025-03-26")
+        if not recorded:
+            one.store.open = lambda *args: args[-1](Failed(Refused.AWAY))  # type: ignore[method-assign]
+        requests = [{"id": n, "method": "tools/call", "params": {"name": "slow"}} for n in range(calls)]
+        call = client.post(requests if calls > 1 else requests[0])
+        await trio.sleep(1)
+        assert call.streaming
+        [alive] = one.actors.sessions.table.values()
+        alive.ref.cell.actor.receive = None  # type: ignore[union-attr, method-assign]
+        alive.ref.reply("nonsense")
+        await call.end()
+        one.crashes.clear()
+        assert [m["id"] for m in call.messages] == [*range(calls)]
+        assert all(map(unknown, call.messages))
+
+
 @pytest.mark.parametrize("version", ["2025-11-25", "2025-06-18"])
 @pytest.mark.parametrize("progress", [0, 1, 3])
 @pytest.mark.parametrize("at_once", [False, True])

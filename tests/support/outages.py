@@ -118,6 +118,9 @@ class Wire:
                         store.owner = now
 
                 self._count(f"{number}.{name}")
+                if name == "heads":  # each by itself
+                    many = len(bound.arguments["streams"])
+                    said, done = done, lambda out: said([AWAY] * many if out is AWAY else out)
                 if number in self._away and not patience:
                     done(AWAY)
                     return
