@@ -77,6 +77,7 @@ class Timers:
     async def run(self) -> None:
         """The task that fires them; ends by cancellation."""
         while True:
+            self._forget_cancelled()
             with trio.CancelScope(deadline=self._heap[0][0] if self._heap else math.inf) as self._nap:
                 await trio.sleep_forever()
             self._fire_due(trio.current_time())
@@ -85,6 +86,12 @@ class Timers:
         heappush(self._heap, (deadline, next(self._order), timer))
         if deadline < self._nap.deadline:  # noqa: PLR1730 - setting it is not free
             self._nap.deadline = deadline
+
+    def _forget_cancelled(self) -> None:
+        """Nobody is woken for those that would come next: where each call arms one, that were as many as calls."""
+        while self._heap and not self._heap[0][2].armed:
+            heappop(self._heap)
+            self._cancelled -= 1
 
     def _fire_due(self, now: float) -> None:
         while self._heap and self._heap[0][0] <= now:

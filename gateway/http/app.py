@@ -209,14 +209,14 @@ class McpApp:
         if isinstance(target, Metadata | IssuerMetadata) and self._gate.host_allowed(headers.get("host")):
             if scope["method"] == "OPTIONS":
                 return Answer(204), public_preflight_headers(headers.get("access-control-request-headers"))
-            return await self._reply(scope, headers, receive), PUBLIC
+            return await self._reply(scope, target, headers, receive), PUBLIC
         refused = self._foreign(headers)
         if refused is not None:
             return refused, ()
         origin = headers.get("origin")
         if scope["method"] == "OPTIONS":
             return Answer(204), preflight_headers(origin, headers.get("access-control-request-headers"))
-        return await self._reply(scope, headers, receive), cors_headers(origin)
+        return await self._reply(scope, target, headers, receive), cors_headers(origin)
 
     async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
         """A WebSocket has the checks of every request before it is one, and none of a message's headers after."""
@@ -288,8 +288,9 @@ class McpApp:
             return refusal(403, "Forbidden: this Origin is not allowed")
         return None
 
-    async def _reply(self, scope: Scope, headers: Mapping[str, str], receive: Receive) -> "Reply | Opening":
-        target = self._target(scope)
+    async def _reply(
+        self, scope: Scope, target: Route | None, headers: Mapping[str, str], receive: Receive
+    ) -> "Reply | Opening":
         method: str = scope["method"]
         if isinstance(target, Health):
             return _HEALTHY if method in {"GET", "HEAD"} else refusal(405, "Method not allowed", ("Allow", "GET, HEAD"))

@@ -23,13 +23,14 @@ def header_map(raw: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
 
     A header of MCP is no list, so its values are joined by a line feed, which is in no value and cannot be mistaken.
     """
-    headers: dict[str, str] = {}
-    for name_bytes, value_bytes in raw:
-        name = name_bytes.decode("latin-1")
-        value = value_bytes.decode("latin-1").strip(" \t")
-        if name in headers:
-            value = f"{headers[name]}{_MCP_REPEATED if name.startswith('mcp-') else ', '}{value}"
-        headers[name] = value
+    pairs = [(name.decode("latin-1"), value.decode("latin-1").strip(" \t")) for name, value in raw]
+    headers = dict(pairs)
+    if len(headers) == len(pairs):
+        return headers  # nearly always
+    headers.clear()
+    for name, value in pairs:
+        before = f"{headers[name]}{_MCP_REPEATED if name.startswith('mcp-') else ', '}" if name in headers else ""
+        headers[name] = before + value
     return headers
 
 

@@ -1,6 +1,6 @@
 """Which path is what. Pure."""
 
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from msgspec import Struct
 
@@ -52,7 +52,13 @@ Route: TypeAlias = Mcp | Ws | Sse | Messages | Metadata | IssuerMetadata | Pages
 
 WELL_KNOWN = "/.well-known/oauth-protected-resource"
 
-_ROOT = Mcp("")
+_OF_ENDPOINTS: Final[dict[str, type[Mcp | Ws | Sse | Messages]]] = {
+    "mcp": Mcp,
+    "ws": Ws,
+    "sse": Sse,
+    "messages": Messages,
+}
+"""By the first part of their path; what is behind it names the endpoint."""
 _HEALTH = Health()
 
 
@@ -64,25 +70,18 @@ def route(path: str, raw: bytes = b"") -> Route | None:
     """
     if b"%2f" in raw.lower():
         return None
-    if path in {"/mcp", "/mcp/"}:
-        return _ROOT
+    first, _, rest = path[1:].partition("/")
+    kind = _OF_ENDPOINTS.get(first)
+    if kind is not None and path[0] == "/":
+        name = rest.removesuffix("/")
+        return kind(name) if "/" not in name and (name or not rest) else None
     if path == "/.well-known/oauth-authorization-server":
         return IssuerMetadata()
     if path == "/healthz":
         return _HEALTH
     if path == "/connect" or path.startswith("/connect/"):
         return Pages()
-    if path in {"/ws", "/ws/"}:
-        return Ws("")
-    if path in {"/sse", "/sse/"}:
-        return Sse("")
-    if path in {"/messages", "/messages/"}:
-        return Messages("")
     if path.startswith(WELL_KNOWN):
         rest = path.removeprefix(WELL_KNOWN).removesuffix("/")
         return Metadata(rest) if not rest or rest.startswith("/") else None
-    for kind, prefix in ((Mcp, "/mcp/"), (Ws, "/ws/"), (Sse, "/sse/"), (Messages, "/messages/")):
-        if path.startswith(prefix):
-            name = path.removeprefix(prefix).removesuffix("/")
-            return kind(name) if name and "/" not in name else None
     return None

@@ -209,26 +209,18 @@ class RequestDecoder:
     def on_headers_complete(self) -> None:
         if self._deaf:
             return
-        headers = self._headers
-        size = len(self._target)
-        hosts = 0
-        length: int | None = 0
-        expects = False
-        version = self._parser.get_http_version()
-        for name, value in headers:
-            size += len(name) + len(value) + 4
-            if name == b"host":
-                hosts += 1
-            elif name == b"content-length":
-                length = int(value)
-            elif name == b"transfer-encoding":
-                if value.lower() != b"chunked" or version != "1.1":
-                    self._refuse(501, "Unsupported transfer coding")
-                length = None
-            elif name == b"expect":
-                if value.lower() != b"100-continue":
-                    self._refuse(417, "Unsupported expectation")
-                expects = version == "1.1"
+        headers, version = self._headers, self._parser.get_http_version()
+        names, values = zip(*headers, strict=True) if headers else ((), ())
+        size = len(self._target) + sum(map(len, names)) + sum(map(len, values)) + 4 * len(headers)
+        hosts = names.count(b"host")
+        expects = b"expect" in names and version == "1.1"
+        if b"expect" in names and not _all_are(b"100-continue", b"expect", headers):
+            self._refuse(417, "Unsupported expectation")
+        length: int | None = int(values[names.index(b"content-length")]) if b"content-length" in names else 0
+        if b"transfer-encoding" in names:
+            if version != "1.1" or not _all_are(b"chunked", b"transfer-encoding", headers):
+                self._refuse(501, "Unsupported transfer coding")
+            length = None
         method = self._parser.get_method().decode("ascii")
         if version not in {"1.0", "1.1"}:
             self._refuse(505, "HTTP/1.1 only")
@@ -273,6 +265,11 @@ class RequestDecoder:
             return  # the body was skipped, and is still to come
         self._in_body = False
         self.events.append(END)
+
+
+def _all_are(value: bytes, name: bytes, headers: Headers) -> bool:
+    """Whether each of the headers of this name has this value."""
+    return all(found.lower() == value for called, found in headers if called == name)
 
 
 _STATUS_LINES = {status.value: b"HTTP/1.1 %d %s\r\n" % (status, status.phrase.encode("ascii")) for status in HTTPStatus}

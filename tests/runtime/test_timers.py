@@ -1,6 +1,7 @@
 """Timers: exact, replaceable, never delivered once cancelled, and lenient after a stall of the loop."""
 
 import random
+from collections import Counter
 from functools import partial
 from typing import Any
 
@@ -199,3 +200,31 @@ async def test_the_heap_is_bounded_by_the_live_timers_and_loses_none(autojump_cl
         await trio.sleep(101)
         nursery.cancel_scope.cancel()
     assert fired == sorted(live, key=live.__getitem__)
+
+
+class Steps(trio.abc.Instrument):
+    """Counts the turns of each task."""
+
+    def __init__(self) -> None:
+        self.of: Counter[str] = Counter()
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        self.of[task.name] += 1
+
+
+async def test_cancelled_timers_wake_nobody(autojump_clock: MockClock) -> None:
+    timers, fired, steps = Timers(), list[float](), Steps()
+    trio.lowlevel.add_instrument(steps)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(timers.run, name="timers")
+        await wait_all_tasks_blocked()
+        soon = [timers.start(1 + n / 100, lambda: fired.append(-1.0)) for n in range(100)]
+        timers.start(3, lambda: fired.append(trio.current_time()))
+        for timer in soon:
+            timers.cancel(timer)
+        steps.of.clear()
+        await trio.sleep(5)
+        nursery.cancel_scope.cancel()
+    trio.lowlevel.remove_instrument(steps)
+    assert fired == [3.0]
+    assert steps.of["timers"] <= 4, "one for the deadline that it knew of, one for the timer that fires, and its end"
