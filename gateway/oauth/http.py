@@ -30,21 +30,20 @@ ANSWER_BYTES: Final = 256 * 1024
 AT_ONCE: Final = 32
 """Requests under way; further ones wait, within their time."""
 
-_TRANSLATED = tuple(map(ipaddress.ip_network, ("64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "2001::/32")))
-"""Of IPv6, where an IPv4 address is hidden in it."""
+_GLOBAL: Final = ipaddress.IPv6Network("2000::/3")
+"""What is given out of IPv6. All else is for one network alone, or stands for an IPv4 address (`::7f00:1`,
+`::ffff:0:7f00:1`, `64:ff9b::7f00:1`), or is nobody's yet, of which the standard library says that it is global."""
+_NOT_PUBLIC: Final = tuple(
+    map(ipaddress.ip_network, ("2001::/32", "2002::/16", "3fff::/20", "192.88.99.0/24"))
+)  # Teredo and 6to4, where an IPv4 address is hidden in it; documentation; the way to 6to4
 
 
 def is_public(address: str) -> bool:
     """Whether this is an address of the internet."""
-    ip: Any = ipaddress.ip_address(address.partition("%")[0])
+    ip = ipaddress.ip_address(address.partition("%")[0])
     ip = getattr(ip, "ipv4_mapped", None) or ip
-    return (
-        ip.is_global and not ip.is_multicast and not any(ip in network for network in _TRANSLATED if _same(ip, network))
-    )
-
-
-def _same(ip: Any, network: Any) -> bool:
-    return bool(ip.version == network.version)
+    given_out = ip.version == 4 or ip in _GLOBAL
+    return given_out and ip.is_global and not ip.is_multicast and not any(ip in network for network in _NOT_PUBLIC)
 
 
 class GuardedHttp:

@@ -85,6 +85,14 @@ async def test_7_no_spelling_of_this_machine_is_connected_to(canary: Canary, hos
         "ff02::1",
         "192.0.2.1",
         "240.0.0.1",
+        "192.88.99.1",
+        "::7f00:1",
+        "::ffff:0:7f00:1",
+        "64:ff9b:1::a00:1",
+        "fec0::1",
+        "3fff::1",
+        "5f00::1",
+        "8000::1",
     ],
 )
 def test_what_is_not_of_the_internet_is_known(address: str) -> None:
