@@ -130,7 +130,9 @@ class Authorizing:
         revoked: Callable[[Asker], bool],
     ) -> "Connect":
         from gateway.oauth.connect import Connect, Login
+        from gateway.oauth.discovery import Discovery
         from gateway.oauth.login import SignIn
+        from gateway.oauth.service import LateHttp
 
         base = base_of(settings, listen)
         issuers = settings.auth.issuers
@@ -154,7 +156,8 @@ class Authorizing:
                 f"{base}/connect/callback",
                 self._shelf,
                 self._sealer,
-                self.authorization.discovery,
+                # Anybody may begin a sign-in: what strangers cause keeps nobody's token waiting.
+                Discovery(LateHttp()),
                 self._wall,
             )
         return Connect(

@@ -5,10 +5,11 @@ principal whose account it will be (2026-07-28, client/elicitation, "Phishing").
 again.
 """
 
+import hashlib
 import ipaddress
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from http.cookies import CookieError, SimpleCookie
 from typing import Any, Final, Literal
@@ -21,10 +22,12 @@ from actors.ports import NO_RIGHTS, Asker, Log, Principal, Rights, Sealer
 from actors.protocol.rights import owner_of, principal_id
 from actors.protocol.table import BackendSpec, Table
 from gateway.oauth import grants, pages
+from gateway.oauth.discovery import Provider
 from gateway.oauth.errors import AwayError, OAuthError, shown
 from gateway.oauth.flows import Flow, Flows
 from gateway.oauth.grants import Described
 from gateway.oauth.login import SignIn
+from gateway.oauth.places import Places
 from gateway.oauth.service import Authorization, url_of
 from gateway.oauth.vault import Place
 
@@ -32,6 +35,8 @@ SESSION: Final = 900.0
 """Seconds for which a browser is known to be a principal's."""
 LONGEST_RIGHTS: Final = 1500
 """Bytes of the rights of who is there; a cookie may have 4096."""
+ASKING: Final = 4
+"""Pages of one principal for which authorization servers are asked at one time; further ones wait."""
 STATE: Final = 2048
 """Characters of a `state` that is looked at: that of a sign-in holds all that is to be known at its end."""
 HEADERS: Final = (
@@ -154,6 +159,7 @@ class Connect:
         self._sealer = sealer
         self._who = who
         self._sign_in = sign_in
+        self._asking = Places[str](ASKING)
         self._log = log
         self._prefix = urlsplit(public_url).path.rstrip("/")
         """Below which all pages are, where a proxy has put the gateway below a path."""
@@ -169,7 +175,7 @@ class Connect:
             return Page(200, pages.STYLE.encode(), HEADERS[1:4], "text/css; charset=utf-8")
         if request.path == "/connect/client-metadata.json":
             return self._client_metadata()
-        browser = self._browser(request)
+        browser = self._seen_by_proxy(request, self._browser(request))
         try:
             if request.path in ("/connect", "/connect/"):
                 return await self._list(request, browser)
@@ -208,17 +214,30 @@ class Connect:
         return ("Set-Cookie", f"{self._cookie}={value}; Path=/; HttpOnly; SameSite=Lax; Max-Age=3600{secure}")
 
     def _csrf(self, browser: _Browser) -> str:
-        return self._sealer.seal(browser.id.encode(), b"csrf")
+        return self._sealer.seal(_whose(browser), b"csrf")
 
     def _checked(self, request: Request, browser: _Browser) -> dict[str, str]:
-        """The form, if it is of a page that this browser got from us."""
+        """The form, if it is of a page that this browser got from us, for who is there now: a page that the last user
+        has left open is none of his."""
         given = request.form
         csrf = self._sealer.unseal(given.get("csrf", ""), b"csrf")
-        if csrf is None or not secrets.compare_digest(csrf.decode(), browser.id):
+        if csrf is None or not secrets.compare_digest(csrf, _whose(browser)):
             raise OAuthError("bad_form", "this form is not of this browser, or too old: open the page again")
         return given
 
     # Who is there
+
+    def _seen_by_proxy(self, request: Request, browser: _Browser) -> _Browser:
+        """With whose it is, where a login proxy says so with each request."""
+        if self._login.mode != "proxy":
+            return browser
+        return msgspec.structs.replace(browser, principal=self._said(request))
+
+    def _said(self, request: Request) -> str:
+        """Whom a login proxy names; "": nobody."""
+        login = self._login
+        said = request.headers.get(login.header.lower(), "") if _is_of(request.peer, login.peers) else ""
+        return login.named(said)
 
     def _principal(self, request: Request, browser: _Browser, wanted: str | None) -> str | None:
         """Whose browser it is; None: nobody knows yet. `wanted`: whose it should be."""
@@ -226,8 +245,7 @@ class Connect:
         if login.mode == "none":
             return login.anonymous or wanted
         if login.mode == "proxy":
-            said = request.headers.get(login.header.lower(), "") if _is_of(request.peer, login.peers) else ""
-            principal = login.named(said)
+            principal = browser.principal
             since = None if principal in login.rights else time.time()  # a configured token is out until it is restored
             return self._still(principal, login.rights_of(principal, request.headers), since)
         known = browser.principal if browser.until > time.time() else ""
@@ -343,12 +361,17 @@ class Connect:
             )
             words = "This link was made for somebody else. It connects an account for him and not for you."
             return self._page(403, "Not for you", pages.text(words), self._all())
-        if request.method == "POST" and request.form.get("action") == "connect":
-            return await self._pressed(request, browser, handle, flow, spec)
-        return await self._offer(browser, handle, flow, spec)
+        # Whoever opens pages without end leaves room at the authorization server for the accounts of others.
+        async with self._asking.of(principal):
+            if request.method == "POST" and request.form.get("action") == "connect":
+                return await self._pressed(request, browser, handle, flow, spec)
+            return await self._offer(browser, handle, flow, spec)
 
-    async def _offer(self, browser: _Browser, handle: str, flow: Flow, spec: BackendSpec) -> Page:
-        """What will be connected, and where: the user decides."""
+    async def _offer(
+        self, browser: _Browser, handle: str, flow: Flow, spec: BackendSpec, provider: Provider | None = None
+    ) -> Page:
+        """What will be connected, and where: the user decides. `provider`: that of a page that says something else
+        than the last one."""
         assert spec.auth is not None
         here, action = self._at(f"/connect/{handle}"), [("action", "connect")]
         asked = f"{shown(flow.client)} (as it calls itself)" if flow.client else ""
@@ -357,12 +380,14 @@ class Connect:
             field = pages.secret_field("key", f"Your API key for {spec.name}")
             form = pages.form(here, self._csrf(browser), "Connect", action, field)
             return self._with(browser, f"Connect {spec.name}", pages.facts(known), form)
-        provider = await self._flows.provider(flow, spec)
+        changed = [pages.text("This is not what the page said before: look at it again.")] if provider else []
+        provider = provider or await self._flows.provider(flow, spec)
         scopes = self._flows.scopes(flow, spec, provider)
         known += [("Sign in at", urlsplit(provider.server.issuer).netloc), ("Rights", shown(" ".join(scopes), 500))]
         words = pages.note("You sign in there, not here. Stagedoor keeps what you grant sealed, for your calls alone.")
-        form = pages.form(here, self._csrf(browser), "Connect", action)
-        return self._with(browser, f"Connect {spec.name}", pages.facts(known), words, form)
+        agreed = ("agreed", _terms(provider, scopes))
+        form = pages.form(here, self._csrf(browser), "Connect", [*action, agreed])
+        return self._with(browser, f"Connect {spec.name}", *changed, pages.facts(known), words, form)
 
     async def _pressed(self, request: Request, browser: _Browser, handle: str, flow: Flow, spec: BackendSpec) -> Page:
         given = self._checked(request, browser)
@@ -374,9 +399,12 @@ class Connect:
             await self._flows.give_key(handle, flow, key)
             await self._authorization.changed(place_of(spec, flow.principal))
             return self._done(spec.name, request, flow.principal, flow.era)
+        provider = await self._flows.provider(flow, spec)
+        if given.get("agreed") != _terms(provider, self._flows.scopes(flow, spec, provider)):
+            return await self._offer(browser, handle, flow, spec, provider)
         # From here on this browser is the one that may come back.
         browser = msgspec.structs.replace(browser, nonce=browser.nonce or secrets.token_urlsafe(16))
-        onward = await self._flows.authorize(handle, flow, spec, browser.nonce)
+        onward = await self._flows.authorize(handle, flow, spec, provider, browser.nonce)
         return self._onward(browser, f"To the sign-in for {spec.name}", onward)
 
     # Coming back
@@ -400,7 +428,8 @@ class Connect:
         spec = self._table().backends.get(pending.backend)
         if spec is None or not spec.connectable or url_of(spec) != pending.url:
             raise OAuthError("unknown_server", "this server is no longer there")
-        await self._flows.redeem(pending, spec, answer)
+        async with self._asking.of(pending.principal):
+            await self._flows.redeem(pending, spec, answer)
         await self._authorization.changed(place_of(spec, pending.principal))
         return self._done(spec.name, request, pending.principal, pending.era)
 
@@ -430,10 +459,21 @@ class Connect:
         return Page(200, body, (*HEADERS, self._kept(browser)))
 
 
+def _whose(browser: _Browser) -> bytes:
+    """Which browser it is, and whose."""
+    return msgspec.json.encode((browser.id, browser.principal))
+
+
 def _known(browser: _Browser, principal: str, rights: Rights) -> _Browser:
     """It is this principal's for a while. Of rights that are too large for a cookie nothing is kept."""
     kept = rights if len(msgspec.json.encode(rights)) <= LONGEST_RIGHTS else NO_RIGHTS
     return msgspec.structs.replace(browser, principal=principal, until=time.time() + SESSION, rights=kept)
+
+
+def _terms(provider: Provider, scopes: Sequence[str]) -> str:
+    """What a user agrees to by *Connect*, as a digest: where he signs in, and for which rights. A server that says
+    something else by then than on the page has got no consent to it."""
+    return hashlib.sha256(msgspec.json.encode((provider.server.issuer, scopes))).hexdigest()
 
 
 def _pairs(text: str) -> dict[str, str]:

@@ -134,10 +134,9 @@ class Flows:
         challenged = challenge.scopes if challenge is not None else None
         return grants.scopes_for(provider.server, challenged, provider.resource.scopes, spec.auth.scopes, flow.before)
 
-    async def authorize(self, handle: str, flow: Flow, spec: BackendSpec, browser: str) -> str:
+    async def authorize(self, handle: str, flow: Flow, spec: BackendSpec, provider: Provider, browser: str) -> str:
         """The user has pressed *Connect* in this browser: the address at which he signs in. Raises OAuthError."""
         assert spec.auth is not None
-        provider = await self.provider(flow, spec)
         server, scopes = provider.server, self.scopes(flow, spec, provider)
         client = await self._client(flow, spec, provider, scopes)
         state, verifier = secrets.token_urlsafe(24), grants.verifier()

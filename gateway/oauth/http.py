@@ -19,6 +19,7 @@ import trio
 
 from gateway.oauth.discovery import Answer
 from gateway.oauth.errors import AwayError, OAuthError, shown
+from gateway.oauth.places import Places
 from gateway.oauth.trust import LOOPBACK, checked
 
 logging.getLogger("httpx2").setLevel(logging.WARNING)  # each request would be a line, with an address that is not ours
@@ -28,7 +29,7 @@ WITHIN: Final = 10.0
 ANSWER_BYTES: Final = 256 * 1024
 """Of an answer, its head included."""
 AT_ONCE: Final = 32
-"""Requests under way; further ones wait, within their time."""
+"""Requests under way on behalf of one server or issuer; further ones wait, within their time."""
 
 _GLOBAL: Final = ipaddress.IPv6Network("2000::/3")
 """What is given out of IPv6. All else is for one network alone, or stands for an IPv4 address (`::7f00:1`,
@@ -51,7 +52,8 @@ class GuardedHttp:
 
     def __init__(self, tls: ssl.SSLContext | None = None) -> None:
         self._tls = tls
-        self._places = trio.CapacityLimiter(AT_ONCE)
+        # What is trusted says on whose behalf it is asked: who names places that are slow holds up nobody else.
+        self._places = Places[frozenset[str]](AT_ONCE)
 
     async def __call__(
         self,
@@ -64,7 +66,7 @@ class GuardedHttp:
     ) -> Answer:
         where = checked(url, trusted)
         with trio.move_on_after(WITHIN):
-            async with self._places:
+            async with self._places.of(trusted):
                 return await self._ask(method, url, where, dict(headers or {}), body, trusted)
         raise AwayError("too_slow", f"{shown(where)} did not answer within {WITHIN:g} s")
 

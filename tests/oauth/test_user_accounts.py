@@ -16,9 +16,11 @@ import trio
 
 from actors.protocol.table import Limits
 from gateway.oauth import pages
+from gateway.oauth.connect import ASKING
+from gateway.oauth.discovery import Discovery
 from gateway.sealing import AesSealer
 from gateway.store.memory import MemoryStore
-from tests.support.authorized import ADDRESS, Running, open_authorized
+from tests.support.authorized import ADDRESS, SEALER, Running, open_authorized
 from tests.support.oauth import Granted, OAuthWorld, open_oauth_world
 from tests.support.patience import PATIENCE
 from tests.support.wire_client import RpcError
@@ -177,6 +179,73 @@ async def test_16_a_page_knows_nobody_whose_access_was_taken_away(tmp_path: Path
         assert "Connect: a" in await bob.open("/connect")
         gateway.revoked.clear()
         assert "Connect: a" in await ann.open("/connect")
+
+
+async def test_5_a_user_goes_where_the_page_said_and_for_what_it_said(tmp_path: Path, stores: tuple[Any, Any]) -> None:
+    async with opened(tmp_path, store=stores[0]) as (world, gateway), open_oauth_world() as other:
+        other.resource = world.url
+        ann = Browser(gateway, world, "ann")
+        url = await begun(ann)
+        for name, value in (("scopes", ["mcp", "admin"]), ("names", other.origin)):
+            page = await ann.open(url)
+            setattr(world, name, value)
+            asked = await ann.press(url, page)
+            assert "not what the page said before" in asked
+            assert "0;url=" not in asked
+        assert f"127.0.0.1:{other.port}" in asked
+        assert "0;url=" in await ann.press(url, asked)
+
+
+async def test_5_a_form_that_one_user_has_left_open_does_nothing_for_the_next(
+    tmp_path: Path, stores: tuple[Any, Any]
+) -> None:
+    async with opened(tmp_path, store=stores[0]) as (world, gateway):
+        ann, bob = Browser(gateway, world, "ann"), Browser(gateway, world, "bob")
+        assert "Connected" in await bob.connect(await begun(bob))
+        await ann.press("/connect", await ann.open("/connect"), token=TOKENS["ann"])
+        left = await ann.open("/connect")
+        sealed = SEALER.unseal(ann.cookies["stagedoor"], b"browser")
+        assert sealed is not None
+        over = json.dumps(json.loads(sealed) | {"until": 0.0}).encode()
+        ann.cookies["stagedoor"] = SEALER.seal(over, b"browser")
+        await ann.press("/connect", await ann.open("/connect"), token=TOKENS["bob"])
+        assert "Disconnect: a" in await ann.open("/connect")
+        assert "not of this browser" in await ann.press("/connect", left, backend="a", action="disconnect")
+        assert "Disconnect: a" in await ann.open("/connect")
+
+
+async def begun(browser: Browser) -> str:
+    """The page of a flow that this user has begun himself."""
+    await browser.press("/connect", await browser.open("/connect"), token=TOKENS[browser.user])
+    page = await browser.press("/connect", await browser.open("/connect"))
+    return str(re.findall(r'content="0;url=([^"]*)"', page)[0])
+
+
+async def test_one_who_opens_pages_without_end_leaves_room_for_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(tmp_path) as (world, gateway):
+        browsers = [Browser(gateway, world, name) for name in TOKENS]
+        pages_of = [await begun(browser) for browser in browsers]
+        asking: list[str] = []
+
+        async def slow(self: Discovery, url: str, *_: Any) -> Any:
+            asking.append(url)
+            await trio.sleep_forever()
+
+        monkeypatch.setattr(Discovery, "provider", slow)
+        async with trio.open_nursery() as opening:
+            for _ in range(3 * ASKING):
+                opening.start_soon(browsers[0].open, pages_of[0])
+            with trio.fail_after(PATIENCE):
+                while len(asking) < ASKING:
+                    await trio.sleep(0.01)
+                opening.start_soon(browsers[1].open, pages_of[1])
+                while len(asking) < ASKING + 1:
+                    await trio.sleep(0.01)
+            await trio.sleep(0.1)
+            assert len(asking) == ASKING + 1
+            opening.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize("era", ["legacy", "modern"])

@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from gateway.oauth.errors import AwayError, OAuthError
-from gateway.oauth.http import ANSWER_BYTES, GuardedHttp, is_public
+from gateway.oauth.http import ANSWER_BYTES, AT_ONCE, GuardedHttp, is_public
 from gateway.oauth.trust import LOOPBACK
 
 Serve = Callable[[trio.SocketStream], Awaitable[None]]
@@ -180,6 +180,34 @@ async def test_7_an_answer_that_never_ends_is_waited_for_no_longer_than_others(
     with pytest.raises(AwayError) as away:
         await GuardedHttp()("GET", canary.origin, trusted=frozenset({canary.origin}))
     assert away.value.reason in ("too_slow", "away")
+
+
+async def test_7_one_that_names_slow_places_holds_up_nobody_else(
+    canary: Canary, nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow, held = await trio.open_tcp_listeners(0, host="127.0.0.1"), trio.Event()
+    waiting = [0]
+
+    async def never(stream: trio.SocketStream) -> None:
+        waiting[0] += 1
+        if waiting[0] == AT_ONCE:
+            held.set()
+        await trio.sleep_forever()
+
+    nursery.start_soon(trio.serve_listeners, never, slow)
+    port = slow[0].socket.getsockname()[1]
+    http, hostile = GuardedHttp(), frozenset({f"http://127.0.0.1:{port}", "https://hostile.example:443"})
+
+    async def ask() -> None:
+        await http("GET", f"http://127.0.0.1:{port}/", trusted=hostile)
+
+    async with trio.open_nursery() as asking:
+        for _ in range(2 * AT_ONCE):
+            asking.start_soon(ask)
+        await held.wait()
+        monkeypatch.setattr("gateway.oauth.http.WITHIN", 5)
+        assert (await http("GET", canary.origin, trusted=frozenset({canary.origin}))).status == 200
+        asking.cancel_scope.cancel()
 
 
 async def test_a_server_that_is_not_there_is_away(canary: Canary) -> None:
