@@ -4,6 +4,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
+from hashlib import sha256
 from hmac import compare_digest
 from socket import socket
 from typing import Any
@@ -272,7 +273,7 @@ class Gateway:
             if accounts is not None:
                 authorizing.on_change(self.actors.account_changed)
             self._tell_configuration("started", "start")
-            self.pages = authorizing.pages(settings, address, self._table, self.who, self._revoked)
+            self.pages = authorizing.pages(settings, address, self._table, self.who, self._gone)
             self.note = authorizing.noting(self._table)
             self.accounts = lambda what, options: authorizing.operate(settings, address, self._table(), what, options)
             lifecycle.tune_gc()
@@ -309,11 +310,19 @@ class Gateway:
         name = next((name for name, known in auth.tokens if compare_digest(known.encode(), token.encode())), None)
         if name is None:
             return None
-        asker = Asker(Principal(name), auth.rights.get(name, Rights(STATIC, name)))
-        return None if self._revoked(asker) else asker
+        asker = Asker(Principal(name), auth.rights.get(name, Rights(STATIC, name)), digest=_digest(token))
+        return None if self._gone(asker) else asker
 
-    def _revoked(self, asker: Asker) -> bool:
-        return self.revoked is not None and self.revoked.revoked(asker)
+    def _gone(self, asker: Asker) -> bool:
+        """Whether somebody who was known to our pages has no access any more: by an operator, or since his token or its
+        issuer is not in the configuration in force."""
+        if self.revoked is not None and self.revoked.revoked(asker):
+            return True
+        auth, name, issuer = self.settings.auth, asker.principal.name, asker.rights.issuer
+        if issuer == STATIC:
+            token = dict(auth.tokens).get(name)
+            return token is None or asker.digest not in (b"", _digest(token))
+        return issuer != "" and issuer not in {known.issuer for known in auth.issuers}
 
     def _on_batch(self, operations: int, seconds: float) -> None:
         self.metrics.observe("stagedoor_store_batch_size", float(operations))
@@ -383,6 +392,11 @@ class Gateway:
                 at_once=served.at_once,
             )
             nursery.cancel_scope.cancel()
+
+
+def _digest(token: str) -> bytes:
+    """By which a browser that has shown a configured token is known, on all replicas."""
+    return sha256(token.encode()).digest()
 
 
 def run(settings: Settings, announce: Callable[[Settings], None] = lambda settings: None) -> int:

@@ -113,12 +113,12 @@ class Authorizing:
         listen: Address,
         table: Callable[[], Table],
         who: Who,
-        revoked: Callable[[Asker], bool],
+        gone: Callable[[Asker], bool],
     ) -> "ServePage | None":
-        """The pages on which users connect their accounts. `revoked`: whether somebody has no access any more."""
+        """The pages on which users connect their accounts. `gone`: whether somebody has no access any more."""
         if settings.auth.browser is None:
             return None
-        return partial(_served, self._connect(settings, settings.auth.browser, listen, table, who, revoked))
+        return partial(_served, self._connect(settings, settings.auth.browser, listen, table, who, gone))
 
     def _connect(
         self,
@@ -127,7 +127,7 @@ class Authorizing:
         listen: Address,
         table: Callable[[], Table],
         who: Who,
-        revoked: Callable[[Asker], bool],
+        gone: Callable[[Asker], bool],
     ) -> "Connect":
         from gateway.oauth.connect import Connect, Login
         from gateway.oauth.discovery import Discovery
@@ -171,7 +171,7 @@ class Authorizing:
             who,
             sign_in,
             self._log,
-            revoked,
+            gone,
         )
 
     async def operate(

@@ -116,13 +116,15 @@ class Page:
 
 
 class _Browser(Struct, frozen=True):
-    """What a browser keeps, sealed. `id`: which one it is; `nonce`: since it pressed *Connect*; `principal`: whose."""
+    """What a browser keeps, sealed. `id`: which one it is; `nonce`: since it pressed *Connect*; `principal`: whose;
+    `digest`: of the configured token by which that was shown."""
 
     id: str
     nonce: str = ""
     principal: str = ""
     until: float = 0.0
     rights: Rights = NO_RIGHTS
+    digest: bytes = b""
 
 
 def _nobody(asker: Asker) -> bool:
@@ -130,8 +132,7 @@ def _nobody(asker: Asker) -> bool:
 
 
 class Connect:
-    """Of one process. `who`: whose a token of the gateway's is; `revoked`: whether an operator has taken the access
-    from him since."""
+    """Of one process. `who`: whose a token of the gateway's is; `gone`: whether he has no access any more since."""
 
     def __init__(
         self,
@@ -145,9 +146,9 @@ class Connect:
         who: Callable[[str], Awaitable[Asker | None]],
         sign_in: SignIn | None,
         log: Log,
-        revoked: Callable[[Asker], bool] = _nobody,
+        gone: Callable[[Asker], bool] = _nobody,
     ) -> None:
-        self._revoked = revoked
+        self._gone = gone
         self._base = public_url
         self._described = described
         self._document: bytes | None = None
@@ -249,11 +250,12 @@ class Connect:
             since = None if principal in login.rights else time.time()  # a configured token is out until it is restored
             return self._still(principal, login.rights_of(principal, request.headers), since)
         known = browser.principal if browser.until > time.time() else ""
-        return self._still(known, browser.rights, browser.until - SESSION)
+        return self._still(known, browser.rights, browser.until - SESSION, browser.digest)
 
-    def _still(self, principal: str, rights: Rights, since: float | None) -> str | None:
+    def _still(self, principal: str, rights: Rights, since: float | None, digest: bytes = b"") -> str | None:
         """Whose browser it is, who showed it then; None: nobody's, or one whose access was taken away."""
-        return principal if principal and not self._revoked(Asker(Principal(principal), rights, since)) else None
+        asker = Asker(Principal(principal), rights, since, digest)
+        return principal if principal and not self._gone(asker) else None
 
     async def _ask_who(self, request: Request, browser: _Browser, wanted: str | None) -> Page:
         """The page that asks who is there, or what comes of its form."""
@@ -276,7 +278,7 @@ class Connect:
             if request.method == "POST" and "token" in request.form:
                 asker = await self._who(self._checked(request, browser)["token"])
                 if asker is not None:
-                    known = _known(browser, asker.principal.name, asker.rights)
+                    known = _known(browser, asker.principal.name, asker.rights, asker.digest)
                     return self._onward(known, "Thank you", here)
                 self._told.stranger(request.peer)
             tried = pages.text("This token is not known here.") if request.method == "POST" else ""
@@ -464,10 +466,11 @@ def _whose(browser: _Browser) -> bytes:
     return msgspec.json.encode((browser.id, browser.principal))
 
 
-def _known(browser: _Browser, principal: str, rights: Rights) -> _Browser:
-    """It is this principal's for a while. Of rights that are too large for a cookie nothing is kept."""
-    kept = rights if len(msgspec.json.encode(rights)) <= LONGEST_RIGHTS else NO_RIGHTS
-    return msgspec.structs.replace(browser, principal=principal, until=time.time() + SESSION, rights=kept)
+def _known(browser: _Browser, principal: str, rights: Rights, digest: bytes = b"") -> _Browser:
+    """It is this principal's for a while. Of rights that are too large for a cookie the issuer alone is kept."""
+    kept = rights if len(msgspec.json.encode(rights)) <= LONGEST_RIGHTS else Rights(rights.issuer)
+    until = time.time() + SESSION
+    return msgspec.structs.replace(browser, principal=principal, until=until, rights=kept, digest=digest)
 
 
 def _terms(provider: Provider, scopes: Sequence[str]) -> str:

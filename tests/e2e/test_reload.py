@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import time
 import urllib.request
@@ -11,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 
 from tests.support.patience import PATIENCE
@@ -135,6 +137,47 @@ def test_tokens_from_a_file_are_read_anew(programs: Programs, site: Site) -> Non
     session.headers["Authorization"] = "Bearer second-token"
     assert version_at(session) == "1"
     assert "second-token" not in gateway.program.output()
+
+
+def test_16_a_page_knows_nobody_whose_token_was_taken_out_of_the_file(programs: Programs, site: Site) -> None:
+    def write(**tokens: str) -> None:
+        auth = {"tokens": tokens, "browser": {"mode": "token"}}
+        server = {"url": "http://127.0.0.1:9/mcp", "auth": {"mode": "key", "header": "X-Key: {key}"}}
+        site.file.write_text(json.dumps({"mcpServers": {"a": server}, "gateway": {"auth": auth}}))
+
+    write(ann="token-of-ann", bob="token-of-bob", cid="token-of-cid")
+    gateway = programs.gateway(site.file)
+    page = gateway.endpoint().removesuffix("/mcp") + "/connect"
+    with httpx2.Client() as ann, httpx2.Client() as bob, httpx2.Client() as cid:
+        for browser, user in ((ann, "ann"), (bob, "bob"), (cid, "cid")):
+            fields = dict(re.findall('type="hidden" name="([^"]*)" value="([^"]*)"', browser.get(page).text))
+            browser.post(page, data=fields | {"token": f"token-of-{user}"})
+            assert "Connect: a" in browser.get(page).text
+        write(bob="token-of-bob", cid="another-token-of-cid")
+        gateway.program.send(signal.SIGHUP)
+        gateway.program.wait_output("configuration_reloaded")
+        assert "Who are you?" in ann.get(page).text
+        assert "Who are you?" in cid.get(page).text
+        assert "Connect: a" in bob.get(page).text
+
+
+def test_16_a_page_knows_nobody_whose_issuer_was_taken_out_of_the_file(programs: Programs, site: Site) -> None:
+    def write(*issuers: str) -> None:
+        proxy = {"mode": "proxy", "header": "X-User", "from": ["127.0.0.1"]}
+        auth = {"issuers": [{"issuer": issuer} for issuer in issuers], "browser": proxy}
+        server = {"url": "http://127.0.0.1:9/mcp", "auth": {"mode": "key", "header": "X-Key: {key}"}}
+        site.file.write_text(json.dumps({"mcpServers": {"a": server}, "gateway": {"auth": auth}}))
+
+    write("https://one.test", "https://two.test")
+    gateway = programs.gateway(site.file)
+    page = gateway.endpoint().removesuffix("/mcp") + "/connect"
+    ann, bob = ({"X-User": f"https://{user}"} for user in ("one.test#ann", "two.test#bob"))
+    assert all("Connect: a" in httpx2.get(page, headers=who).text for who in (ann, bob))
+    write("https://two.test")
+    gateway.program.send(signal.SIGHUP)
+    gateway.program.wait_output("configuration_reloaded")
+    assert "Not for you" in httpx2.get(page, headers=ann).text
+    assert "Connect: a" in httpx2.get(page, headers=bob).text
 
 
 def test_a_file_that_is_watched_is_read_anew_when_it_is_whole(programs: Programs, site: Site) -> None:
