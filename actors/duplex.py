@@ -218,7 +218,7 @@ class _Connection:
         """What is to be asked while others read on; all else is done here."""
         self._has(self._channel.rights)
         if isinstance(body, TooLong):
-            await self._send(encode_error_body(errors.too_large(self._limits.message_bytes)))
+            await self._send(encode_error_body(errors.too_large(self._limits.message_bytes), body.request))
             return None
         step = self._conversation.take(body)
         match step:

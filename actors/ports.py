@@ -199,9 +199,11 @@ class HungUp(Exception):  # noqa: N818 - what happened, and nobody's fault
 
 
 class TooLong(Struct, frozen=True):
-    """A message that is larger than any may be; it was dropped."""
+    """A message that is larger than any may be; it was dropped. `request`: the id of the request that it was, where it
+    was one and that is known."""
 
     size: int
+    request: RequestId | None = None
 
 
 class Channel(Protocol):

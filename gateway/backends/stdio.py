@@ -1,7 +1,8 @@
 """A backend that is a child process speaking MCP on its standard streams (2025-11-25, basic/transports, "stdio").
 
 One message a line, both ways. What looks like JSON goes up as it is; any other line is logged and dropped, and so is
-a line over the limit: the connection survives both. stderr is read to its end whatever the child writes there, since
+a line over the limit: the connection survives both. If such a line was an answer, its request fails; if it was a
+request, the child is answered with an error. stderr is read to its end whatever the child writes there, since
 a child whose stderr is full stops. The child and all of its process group end with the connection.
 
 There is no per-request channel, so a frame is never related to a request, and what was written may have been executed.
@@ -22,10 +23,12 @@ from actors.ports import (
     FrameAccepted,
     FrameReceived,
     Log,
+    RequestFailed,
     Spoke,
     TransportEvent,
     TransportKind,
 )
+from actors.protocol import codec, errors
 from actors.protocol.table import StdioTarget
 from actors.protocol.transport import UNAUTHORIZED
 from gateway.backends.bound import DuplexTransport
@@ -33,6 +36,7 @@ from gateway.backends.credentials import ProcessKey, Refusal, unbound
 from gateway.backends.guardian import Guardian
 from gateway.backends.outbox import Outbox
 from gateway.observability.redaction import HIDDEN
+from gateway.wire import oversized
 from gateway.wire.errors import SpawnError
 from gateway.wire.lines import FRAMES_PER_TURN, Line, LineSplitter, LongLine
 from gateway.wire.process import Child, Patience, describe_exit, end_group, spawn
@@ -414,13 +418,26 @@ class StdioTransport(DuplexTransport):
 
     def _take_line(self, line: Line) -> None:
         if isinstance(line, LongLine):
-            self._drop_line(line, f"longer than {self._limits.message_bytes} bytes")
+            self._too_large(line)
             return
         frame = line.strip()
         if frame.startswith((b"{", b"[")):
             self._say(FrameReceived(frame))
         elif frame:
             self._drop_line(frame, "not JSON")
+
+    def _too_large(self, line: LongLine) -> None:
+        """Whoever waits for it, or for an answer to it, is told so, as far as the line says who that is."""
+        limit = self._limits.message_bytes
+        self._drop_line(line, f"longer than {limit} bytes")
+        match oversized.read(line):
+            case oversized.Oversized(oversized.Kind.ANSWER, int() | str() as id):
+                what = f"{self._name} sent an answer of {line.size} bytes, and limits.messageBytes allows {limit}"
+                self._say(RequestFailed(id, "too_large", what, "unknown"))
+            case oversized.Oversized(oversized.Kind.REQUEST, int() | str() as id):
+                self.send(codec.encode_error(id, errors.too_large(limit)))
+            case _:
+                pass  # nobody waits for it, or nobody knows who
 
     def _drop_line(self, line: Line, why: str) -> None:
         suppressed = self._garbage.admit()

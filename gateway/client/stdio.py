@@ -1,13 +1,11 @@
 """To a command that speaks on its standard streams, one message a line. Its process group ends with the connection."""
 
 import logging
-import re
 from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Final
 
 import trio
-from msgspec import Raw
 from trio.lowlevel import FdStream
 
 from actors.ports import Headers, RequestFailed
@@ -17,6 +15,7 @@ from actors.protocol.table import Limits, StdioTarget
 from gateway.client.errors import ConnectionLostError, not_resumable
 from gateway.client.inbox import Inbox
 from gateway.client.transport import Received
+from gateway.wire import oversized
 from gateway.wire.errors import SpawnError
 from gateway.wire.lines import LineSplitter, LongLine
 from gateway.wire.process import Child, Patience, describe_exit, end_group, spawn
@@ -29,13 +28,6 @@ STDERR: Final = 10
 """The last lines of its standard error that are kept."""
 LAST_WORDS: Final = 0.5
 """Seconds in which a process that speaks no more is expected to say how it ended."""
-
-_ANSWER: Final = re.compile(rb'\s*\{\s*"jsonrpc"\s*:\s*"2\.0"\s*,\s*"id"\s*:\s*(\d+)\s*,\s*"(?:result|error)"')
-"""How most servers begin an answer: with the id of its request."""
-_QUESTION: Final = re.compile(rb'\s*\{\s*"jsonrpc"\s*:\s*"2\.0"\s*,\s*"id"\s*:\s*(\d+|"[^"\\]*")\s*,\s*"method"')
-"""The same of what a server asks."""
-_TOLD: Final = re.compile(rb'\s*(?:[^\s{\[]|\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?"method"\s*:\s*"notifications/)')
-"""How begins what nobody waits for."""
 
 _LOG: Final = logging.getLogger("stagedoor.client")
 
@@ -122,17 +114,19 @@ class StdioTransport:
         self._inbox.close()
 
     def _drop(self, line: LongLine) -> None:
-        """An answer that is too large fails its request, and so does a question, at the server. Where it does not begin
-        with whose it is, nobody knows who waits for it, and the connection ends."""
+        """An answer that is too large fails its request, and so does a question, at the server. Where the line does not
+        say whose it is, nobody knows who waits for it, and the connection ends."""
         what = f"{self._name} sent a line of {line.size} bytes, and {self._limit} are allowed"
-        answer, question = _ANSWER.match(line.head), _QUESTION.match(line.head)
-        if answer is not None:
-            self._inbox.put(RequestFailed(int(answer[1]), "too_large", what, "unknown"))
-        elif _TOLD.match(line.head):
-            _LOG.warning("%s: it was dropped", what)
-        elif question is None or not self._refuse(codec.loads(Raw(question[1]))):
-            self._gone = self._gone or what
-            self._inbox.close()
+        match oversized.read(line):
+            case oversized.Oversized(oversized.Kind.ANSWER, int(id)):
+                self._inbox.put(RequestFailed(id, "too_large", what, "unknown"))
+            case oversized.Oversized(oversized.Kind.REQUEST, int() | str() as id) if self._refuse(id):
+                pass
+            case oversized.Oversized(oversized.Kind.TOLD):
+                _LOG.warning("%s: it was dropped", what)
+            case _:
+                self._gone = self._gone or what
+                self._inbox.close()
 
     def _refuse(self, id: RequestId) -> bool:
         """Answers that a question is too large; False where the server does not read."""

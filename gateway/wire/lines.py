@@ -15,10 +15,11 @@ takes them must keep up with a backend that sends without end."""
 
 
 class LongLine(Struct, frozen=True):
-    """A line over the limit: how it began, and how long it was in bytes. The rest was dropped."""
+    """A line over the limit: how it began, how long it was in bytes, and how it ended. The rest was dropped."""
 
     head: bytes
     size: int
+    tail: bytes = b""
 
 
 Line: TypeAlias = bytes | LongLine
@@ -27,22 +28,26 @@ Line: TypeAlias = bytes | LongLine
 class LineSplitter:
     """Turns chunks into lines without their `\\n`; a `\\r` before it is kept.
 
-    `limit` is the longest line that is passed whole, in bytes; of a longer one the first `keep` bytes are kept. A byte
-    order mark before the first line, which some systems write of themselves, is ignored (RFC 8259, section 8.1).
+    `limit` is the longest line that is passed whole, in bytes; of a longer one the first and the last `keep` bytes are
+    kept. A byte order mark before the first line, which some systems write of themselves, is ignored (RFC 8259, section
+    8.1).
     """
 
-    __slots__ = ("_begun", "_keep", "_limit", "_size", "_tail")
+    __slots__ = ("_begun", "_held", "_keep", "_limit", "_size", "_tail")
 
     def __init__(self, limit: int, keep: int = 200) -> None:
         self._limit = limit
         self._keep = keep
-        self._tail = bytearray()
+        self._held = bytearray()
+        """The line that has not ended; of one that is too long, its beginning."""
+        self._tail = b""
+        """How one that is too long ends, so far."""
         self._size = 0
         self._begun = False
 
     def __len__(self) -> int:
         """Bytes that are kept of the line that has not ended."""
-        return len(self._tail)
+        return len(self._held) + len(self._tail)
 
     def feed(self, chunk: bytes) -> list[Line]:
         """The lines that this chunk completes, in order."""
@@ -70,15 +75,19 @@ class LineSplitter:
 
     def _extend(self, piece: bytes) -> None:
         self._size += len(piece)
-        if self._size <= self._limit:
-            self._tail += piece
-            return
-        # Too long already: only its beginning is worth keeping.
-        self._tail += piece[: self._keep]
-        del self._tail[self._keep :]
+        if self._size > self._limit:
+            # Only its ends are worth keeping.
+            kept = self._tail or bytes(self._held[-self._keep :])
+            self._tail = (kept + piece[-self._keep :])[-self._keep :]
+            self._held += piece[: max(0, self._keep - len(self._held))]
+            del self._held[self._keep :]
+        else:
+            self._held += piece
 
     def _cut(self) -> Line:
-        line: Line = bytes(self._tail) if self._size <= self._limit else LongLine(bytes(self._tail), self._size)
-        self._tail.clear()
+        held = bytes(self._held)
+        line: Line = held if self._size <= self._limit else LongLine(held, self._size, self._tail)
+        self._held.clear()
+        self._tail = b""
         self._size = 0
         return line

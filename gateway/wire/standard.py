@@ -17,6 +17,7 @@ import trio
 
 from actors.ports import NO_RIGHTS, HungUp, Rights, TooLong
 from actors.runtime.places import Turns
+from gateway.wire import oversized
 from gateway.wire.lines import FRAMES_PER_TURN, LineSplitter, LongLine
 
 READ: Final = 64 * 1024
@@ -60,7 +61,7 @@ class StandardStreams:
                 if self._turn % FRAMES_PER_TURN == 0:
                     await trio.lowlevel.checkpoint()
                 if isinstance(line, LongLine):
-                    return TooLong(line.size)
+                    return _too_long(line)
                 if line.strip():
                     return line
             if self._ended:
@@ -121,6 +122,11 @@ class StandardStreams:
             return 0
         except OSError as error:
             raise HungUp from error
+
+
+def _too_long(line: LongLine) -> TooLong:
+    was = oversized.read(line)
+    return TooLong(line.size, was.id if was is not None and was.kind is oversized.Kind.REQUEST else None)
 
 
 def take_standard_streams() -> tuple[int, int]:

@@ -126,6 +126,16 @@ def test_one_server_alone_is_served_as_it_is() -> None:
         assert "result" in child.read()
 
 
+def test_a_request_that_is_too_large_gets_its_error_by_its_own_id(config: Path) -> None:
+    with started("--config", config) as child:
+        child.begin()
+        call = {"method": "tools/call", "params": {"name": "demo__echo", "arguments": {"text": "x" * 5_000_000}}}
+        child.write({"jsonrpc": "2.0", "id": 1, **call}, {**call, "jsonrpc": "2.0", "id": "two"})
+        refused = [child.read(), child.read()]
+        assert [(told["id"], told["error"]["code"]) for told in refused] == [(1, -32600), ("two", -32600)]
+        assert child.end() == (0, b"")
+
+
 def test_bad_lines_get_an_error_and_the_process_goes_on(config: Path) -> None:
     with started("--config", config) as child:
         child.begin()

@@ -1,5 +1,6 @@
 """The stdio transport against real child processes, well-behaved and not."""
 
+import json
 import os
 import re
 import signal
@@ -125,6 +126,27 @@ async def test_garbage_is_logged_and_the_connection_survives_it(connect, events,
         ("longer than 1000 bytes", 2010),
         ("cut off by the end of the output", 6),
     ]
+
+
+async def test_whoever_waits_for_what_is_too_large_is_told_at_once(connect, events):
+    script = """
+        import json, sys
+        huge = {"text": "x" * 2000}
+        def say(message):
+            print(json.dumps(message), flush=True)
+        say({"jsonrpc": "2.0", "id": "a.1", "result": huge})
+        say({"result": huge, "jsonrpc": "2.0", "id": "a.2"})
+        say({"method": "sampling/createMessage", "params": huge, "jsonrpc": "2.0", "id": 0})
+        sys.stdout.write(sys.stdin.readline())
+        sys.stdout.flush()
+    """
+    connect(python(script))
+    for id in ("a.1", "a.2"):
+        failed = await events.next(RequestFailed)
+        assert (failed.id, failed.reason, failed.executed) == (id, "too_large", "unknown")
+        assert re.search(r"demo sent an answer of 20\d\d bytes, and limits.messageBytes allows 1000", failed.message)
+    refused = json.loads((await events.next(FrameReceived)).frame)
+    assert (refused["id"], refused["error"]["code"]) == (0, -32600)
 
 
 async def test_a_flood_of_garbage_does_not_flood_the_log(connect, events, log):

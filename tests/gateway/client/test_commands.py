@@ -130,22 +130,22 @@ for line in sys.stdin:
         text = [{"type": "text", "text": heard["id"] + ": " + heard["error"]["message"]}]
         print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], "result": {"content": text}}), flush=True)
     elif name == "nameless":
-        print(json.dumps({"method": "sampling/createMessage", "params": ANSWER, "jsonrpc": "2.0", "id": 0}), flush=True)
+        print(json.dumps({"result": ANSWER, "id": asked["id"], "jsonrpc": "2.0", "more": ANSWER}), flush=True)
 """
 
 
-@pytest.mark.parametrize("ends", ["last", "nameless"])
-async def test_an_answer_that_is_too_large_fails_its_call_and_harms_no_other(tmp_path: Path, ends: str) -> None:
+async def test_an_answer_that_is_too_large_fails_its_call_and_harms_no_other(tmp_path: Path) -> None:
     program = tmp_path / "large.py"
     program.write_text(LARGE)
     with trio.fail_after(PATIENCE):
         async with open_client([sys.executable, str(program)], "2025-11-25") as client:
-            with pytest.raises(RequestFailedError, match="bytes, and 4194304 are allowed") as failed:
-                await client.call_tool("first")
-            assert (failed.value.reason, failed.value.executed) == ("too_large", "unknown")
+            for says_whose_it_is in ("first", "last"):
+                with pytest.raises(RequestFailedError, match="bytes, and 4194304 are allowed") as failed:
+                    await client.call_tool(says_whose_it_is)
+                assert (failed.value.reason, failed.value.executed) == ("too_large", "unknown")
             assert (await client.call_tool("other")).content == [], "what is no answer is dropped"
             [heard] = (await client.call_tool("question")).content
             assert heard.text.startswith("a: ")
             assert "too large" in heard.text.lower()
             with pytest.raises(ConnectionLostError, match="bytes, and 4194304 are allowed"):
-                await client.call_tool(ends)  # whose it is was in the part that is not kept
+                await client.call_tool("nameless")  # whose it is was in the part that is not kept

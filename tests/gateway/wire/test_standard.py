@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 
+import pytest
 import trio
 import trio.testing
 
+from actors.ports import TooLong
 from gateway.wire.standard import StandardStreams
 
 
@@ -32,4 +34,24 @@ async def test_a_line_that_was_begun_is_finished_before_the_next_though_who_said
     finally:
         await reader.aclose()
         for descriptor in (source, never, target):
+            os.close(descriptor)
+
+
+@pytest.mark.parametrize(
+    ("line", "request_id"),
+    [
+        (b'{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"a":"%b"}}', 7),
+        (b'{"method":"tools/call","params":{"a":"%b"},"jsonrpc":"2.0","id":"seven"}', "seven"),
+        (b'{"jsonrpc":"2.0","id":7,"result":{"a":"%b"}}', None),
+        (b'{"jsonrpc":"2.0","method":"notifications/x","params":{"a":"%b"}}', None),
+    ],
+)
+async def test_of_a_line_that_is_too_long_it_is_told_which_request_it_was(line: bytes, request_id: object) -> None:
+    (source, says), (never, target) = os.pipe(), os.pipe()
+    try:
+        channel = StandardStreams(source, target, 1024, 60)
+        os.write(says, (long := line % (b"x" * 2000)) + b"\n")
+        assert await channel.receive() == TooLong(len(long), request_id)
+    finally:
+        for descriptor in (source, says, never, target):
             os.close(descriptor)
