@@ -91,6 +91,11 @@ class Gate:
 
     async def post(self, post: Post) -> Reply:
         """A POST: one message or a batch."""
+        reply = await self._post(post)
+        self._count(reply)
+        return reply
+
+    async def _post(self, post: Post) -> Reply:
         table = self._services.table.value
         served = table.endpoints.get(post.endpoint)
         if table.policy is not None and not self.serves(post.endpoint, post.principal, post.rights):
@@ -114,7 +119,6 @@ class Gate:
         )
         match route:
             case classify.Rejection(error, id):
-                self._services.telemetry.count("stagedoor_messages_rejected_total", (error.kind,))
                 return Answer.refusing(error, id)
             case classify.Initialize(request):
                 if post.watch is not None:
@@ -222,7 +226,9 @@ class Gate:
         """A GET: a new event stream, or the rest of one. Where the session ended while its stream was looked for, that
         is done once more: whether it ended for good is found out by coming back."""
         reply = await self._get(get) or await self._get(get)
-        return reply or Answer.refusing(errors.overloaded("the session is being restored"))
+        reply = reply or Answer.refusing(errors.overloaded("the session is being restored"))
+        self._count(reply)
+        return reply
 
     async def _get(self, get: Get) -> Reply | None:
         """None: the session ended meanwhile, and its logs with it."""
@@ -276,6 +282,11 @@ class Gate:
     async def delete(self, delete: Delete) -> Answer:
         """A DELETE: the end of a session. What an actor had not taken when it ended is offered to its next life, for
         the session may go on there."""
+        answer = await self._delete(delete)
+        self._count(answer)
+        return answer
+
+    async def _delete(self, delete: Delete) -> Answer:
         for _ in range(LIVES):
             found = await self._find_checked(delete)
             if isinstance(found, Answer):
@@ -296,6 +307,11 @@ class Gate:
     def client_gone(self, affinity: str) -> None:
         """As in the port."""
         self._modern.client_gone(affinity)
+
+    def _count(self, reply: Reply) -> None:
+        """A refusal of ours. What is refused before the door is asked, is counted where that is done."""
+        if isinstance(reply, Answer) and reply.reason:
+            self._services.telemetry.count("stagedoor_messages_rejected_total", (reply.reason,))
 
     # Sessions
 
@@ -343,7 +359,6 @@ class Gate:
         except UNANSWERED:
             return Answer.refusing(errors.draining() if self._sessions.draining else errors.overloaded(), request.id)
         if isinstance(opened, ProtocolError):
-            self._services.telemetry.count("stagedoor_messages_rejected_total", (opened.kind,))
             return Answer.refusing(opened, request.id)
         ref, session_id = opened
         letter = _Letter((request,), rights=post.rights, id=request.id, watch=post.watch)

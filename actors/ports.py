@@ -160,11 +160,13 @@ class Answer(Struct, frozen=True):
     status: int
     body: bytes = b""
     headers: tuple[tuple[str, str], ...] = ()
+    reason: str = ""
+    """Of a refusal of ours: the kind of its error, for whoever counts them."""
 
     @classmethod
     def refusing(cls, error: ProtocolError, id: RequestId | None = None) -> "Answer":
         """An error of ours as the whole answer, with its status; `id`: of the request that it answers."""
-        return cls(error.status, encode_error_body(error, id), error.headers)
+        return cls(error.status, encode_error_body(error, id), error.headers, error.kind)
 
     @property
     def passing(self) -> bool:

@@ -30,6 +30,7 @@ from gateway.http.access import App, Recorded
 from gateway.http.app import McpApp, ServePage
 from gateway.http.authorization import Authorization
 from gateway.http.config import ServeConfig
+from gateway.http.response import kind_of
 from gateway.http.security import Gate
 from gateway.http.serve import Connections, serve
 from gateway.http.sockets import CannotListenError, tls_context
@@ -118,9 +119,13 @@ class Gateway:
     def _crashed(self, listener: str) -> None:
         self.metrics.count("stagedoor_connection_crashes_total", (listener,))
 
+    def _count_refused(self, kind: str) -> None:
+        self.metrics.count("stagedoor_messages_rejected_total", (kind,))
+
     def _refused(self, status: int, client: str, begun: bool) -> None:
         """The connection has answered what never became a whole request."""
         self.metrics.count("stagedoor_http_responses_total", ("other", str(status)))
+        self._count_refused(kind_of(status))
         if not begun:
             self.record(Access(time.time(), "-", "-", "-", status, client=client))
 
@@ -374,6 +379,7 @@ class Gateway:
                 answered=lambda method, status: self.metrics.count(
                     "stagedoor_http_responses_total", (method, str(status))
                 ),
+                refused=self._count_refused,
                 pages=self.pages,
             )
             self.serves.set()

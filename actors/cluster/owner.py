@@ -304,8 +304,8 @@ class Owner:
                     self._forget(guest)  # its holder asks again in a while
                 else:
                     self._close(guest, lt.Refused(lt.NOT_TAKEN))
-            case Answer(status, body, headers):
-                self._close(guest, lt.Whole(status, body, headers))
+            case Answer():
+                self._answer(guest, outcome)
             case Streaming(Connection() as connection):
                 epoch = connection.opener if connection.recorded else 0
                 self._say(guest, lt.Opened(connection.stream, connection.recorded, epoch))
@@ -355,6 +355,12 @@ class Owner:
                 self._watched(guest, lt.asked(guest.ask))
             if guest.watch is not None:
                 guest.watch.replied(answer)
+        self._answer(guest, answer)
+
+    def _answer(self, guest: Guest, answer: Answer) -> None:
+        """A refusal is counted here, since the letter does not say that it is one."""
+        if answer.reason:
+            self._services.telemetry.count("stagedoor_messages_rejected_total", (answer.reason,))
         self._close(guest, lt.Whole(answer.status, answer.body, answer.headers))
 
     # Streams

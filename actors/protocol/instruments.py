@@ -249,7 +249,7 @@ _ROWS: Final = (
     Instrument(
         "stagedoor_messages_rejected_total",
         "counter",
-        "Messages refused before any session",
+        "Requests of clients that were answered by a refusal of the gateway, by its kind",
         ("reason",),
         values={"reason": tuple(errors.KINDS)},
     ),

@@ -21,6 +21,7 @@ from gateway.http.request import DisconnectedError, Receive, Scope, accepts, hea
 from gateway.http.response import (
     PUBLIC,
     Header,
+    HttpRefusal,
     Send,
     cors_headers,
     preflight_headers,
@@ -61,7 +62,7 @@ ServePage = Callable[[str, str, str, Mapping[str, str], bytes, str], Awaitable[A
 _COUNTED = frozenset({"GET", "POST", "DELETE", "HEAD", "OPTIONS"})
 
 
-def _uncounted(method: str, status: int) -> None:
+def _uncounted(*_: object) -> None:
     """Nobody counts."""
 
 
@@ -77,7 +78,8 @@ class Opening(NamedTuple):
 class McpApp:
     """`converse` serves clients that have one channel for everything, `post` brings what they POST there. `known` says
     whether an endpoint exists; `overloaded` whether POSTs are to be refused for now (503); `answered` hears of each
-    answer's method and status. `wall` is the wall clock, by which tokens end.
+    answer's method and status, `refused` of the kind of what never came to the door. `wall` is the wall clock, by which
+    tokens end.
 
     `calls` counts requests that wait in the door, `streams` the event streams being written; in `room` is what was read
     of messages that nobody has taken.
@@ -96,6 +98,7 @@ class McpApp:
         sees: Callable[[str, Asker], bool] = _everybody,
         overloaded: Callable[[], bool] = _never,
         answered: Callable[[str, int], None] = _uncounted,
+        refused: Callable[[str], None] = _uncounted,
         pages: ServePage | None = None,
         wall: Callable[[], float] = time,
     ) -> None:
@@ -103,6 +106,7 @@ class McpApp:
         self._converse = converse
         self._to_stream = post
         self._answered = answered
+        self._refused = refused
         self._pages = pages
         self.calls = 0
         self.streams = 0
@@ -173,6 +177,8 @@ class McpApp:
             return
         status = reply.status if isinstance(reply, Answer) else 200
         self._answered(scope["method"] if scope["method"] in _COUNTED else "other", status)
+        if isinstance(reply, HttpRefusal):
+            self._refused(reply.reason)
         if isinstance(reply, Opening):
             self.streams += 1
             try:
@@ -223,6 +229,8 @@ class McpApp:
         found = await self._admit(scope)
         if isinstance(found, Answer):
             self._answered("GET", found.status)
+            if isinstance(found, HttpRefusal):
+                self._refused(found.reason)
             await send_rejection(send, found)
             return
         endpoint, asker, converse = found
@@ -282,10 +290,10 @@ class McpApp:
     def _foreign(self, headers: Mapping[str, str]) -> Answer | None:
         """The refusal of a Host or an Origin that may not speak here."""
         if not self._gate.host_allowed(headers.get("host")):
-            return refusal(403, "Forbidden: this Host is not served here")
+            return refusal(403, "Forbidden: this Host is not served here", kind="forbidden_host")
         origin = headers.get("origin")
         if origin is not None and not self._gate.origin_allowed(origin):
-            return refusal(403, "Forbidden: this Origin is not allowed")
+            return refusal(403, "Forbidden: this Origin is not allowed", kind="forbidden_origin")
         return None
 
     async def _reply(

@@ -258,7 +258,12 @@ class Authorization:
 
     def _unproven(self, told: Unproven, path: str) -> Answer:
         if told.away:
-            return refusal(503, "Nobody can tell at the moment whose this token is", ("Retry-After", str(RETRY)))
+            return refusal(
+                503,
+                "Nobody can tell at the moment whose this token is",
+                ("Retry-After", str(RETRY)),
+                kind="unauthorized",
+            )
         return self._unauthorized(path, "expired" if told.expired else "not valid here")
 
     @staticmethod

@@ -20,11 +20,34 @@ _NAMES = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+(?:[ \t]*,[ \t]*[!#$%&'*+\-.^_
 _HEADERS = b"Accept, Authorization, Content-Type, Last-Event-ID, Mcp-Protocol-Version, Mcp-Session-Id"
 
 
-def refusal(status: int, message: str, *headers: tuple[str, str]) -> Answer:
-    """An HTTP error with a JSON-RPC error that has no id, since nothing of the body was read (MCP transports)."""
+_KINDS: Mapping[int, str] = {
+    400: "invalid_request",
+    401: "unauthorized",
+    404: "endpoint_not_found",
+    405: "method_not_allowed",
+    406: "not_acceptable",
+    413: "too_large",
+    415: "unsupported_media_type",
+    431: "header_too_large",
+    503: "overloaded",
+}
+
+
+class HttpRefusal(Answer, frozen=True):
+    """A refusal of which the door has heard nothing, so that it is not counted there."""
+
+
+def kind_of(status: int) -> str:
+    """What kind of error it is to be refused by this status before the door is asked; `other`: none that is known."""
+    return _KINDS.get(status, "other")
+
+
+def refusal(status: int, message: str, *headers: tuple[str, str], kind: str = "") -> HttpRefusal:
+    """An HTTP error with a JSON-RPC error that has no id, since nothing of the body was read (MCP transports). `kind`:
+    if the status does not say it."""
     code = INVALID_REQUEST if status < 500 else INTERNAL
     body = msgspec.json.encode({"jsonrpc": "2.0", "error": {"code": code, "message": message}})
-    return Answer(status, body, headers)
+    return HttpRefusal(status, body, headers, kind or kind_of(status))
 
 
 def encoded(headers: tuple[tuple[str, str], ...]) -> list[Header]:

@@ -224,3 +224,15 @@ def test_the_values_that_are_declared_are_those_that_the_code_has():
         assert set(values[name]["kind"]) == {*BODIES, UNKNOWN}
     assert set(values["stagedoor_backend_links"]["state"]) == set(STATES.values())
     assert values["stagedoor_messages_rejected_total"]["reason"] == tuple(errors.KINDS)
+
+
+async def test_whatever_the_door_refuses_is_counted_by_its_kind(autojump_clock):
+    async with open_gateway(Backend("alpha")) as gateway:
+        client = await gateway.connect()
+        await client.begin("initialize", {"protocolVersion": "2025-06-18", "capabilities": {}}).error()
+        await client.post(b"{").end()
+        await client.delete()
+        await client.begin("tools/list").error()
+        refused = ("already_initialized", "parse", "session_not_found")
+        counts = {kind: gateway.telemetry.total("stagedoor_messages_rejected_total", kind) for kind in refused}
+        assert counts == dict.fromkeys(refused, 1)

@@ -66,6 +66,15 @@ async def test_an_answer_comes_as_json_and_the_session_stays_where_it_is(autojum
         assert sent(two, "deliver") == sent(one, "answer") == 2
 
 
+async def test_what_an_owner_refuses_is_counted_once(autojump_clock):
+    async with pair(http()) as (one, two):
+        client = await elsewhere(one, two)
+        again = client.begin("initialize", {"protocolVersion": "2025-06-18", "capabilities": {}})
+        assert (await again.error()).code == -32600
+        counts = [replica.telemetry.total("stagedoor_messages_rejected_total") for replica in (one, two)]
+        assert counts == [1, 0]
+
+
 async def test_the_record_is_read_for_the_first_request_only(autojump_clock):
     async with pair(http()) as (one, two):
         client = await elsewhere(one, two)

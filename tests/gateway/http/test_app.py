@@ -290,3 +290,33 @@ def test_the_bounds_of_connections_follow_from_those_of_the_gateway():
     config = ServeConfig.within(Limits(message_bytes=1000, write=7.0, drain_deadline=3.0))
     assert (config.write, config.stop) == (7.0, 3.0)
     assert config.request.body > 2000
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "headers", "kind"),
+    [
+        ("POST", "/mcp", {"host": "evil.example"}, "forbidden_host"),
+        ("POST", "/mcp", {"origin": "https://evil.example"}, "forbidden_origin"),
+        ("POST", "/nowhere", {}, "endpoint_not_found"),
+        ("PUT", "/mcp", {}, "method_not_allowed"),
+        ("POST", "/mcp", {"accept": "text/html"}, "not_acceptable"),
+        ("POST", "/mcp", {"content-type": "text/plain"}, "unsupported_media_type"),
+        ("POST", "/mcp", {}, "too_large"),
+        ("GET", "/ws", {}, "other"),
+    ],
+)
+async def test_what_never_comes_to_the_door_is_told_by_its_kind(make_app, ask, door, method, path, headers, kind):
+    refused = list[str]()
+    app = make_app(limits=Limits(message_bytes=100), refused=refused.append)
+    heard = await ask(method, path, {**JSON, **headers}, b"x" * 101, app=app)
+    assert heard.status >= 400
+    assert (refused, door.asked) == ([kind], [])
+
+
+async def test_what_the_door_refuses_is_told_by_the_door_alone(make_app, ask, door):
+    async def refuse(asked: Post) -> Answer:
+        return Answer.refusing(errors.session_not_found())
+
+    door.answer, refused = refuse, list[str]()
+    heard = await ask("POST", headers=JSON, body=b"{}", app=make_app(refused=refused.append))
+    assert (heard.status, refused) == (404, [])
