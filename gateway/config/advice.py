@@ -4,7 +4,7 @@ import os
 import re
 import shutil
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path as FilePath
 from typing import Any
 from urllib.parse import urlsplit
@@ -44,9 +44,14 @@ def _clear_credentials(data: Mapping[str, Any]) -> Iterator[Problem]:
     for section in ("mcpServers", "servers"):
         for name, server in (data.get(section) or {}).items():
             for part in ("env", "headers", "options"):
-                for key, value in (server.get(part) or {}).items():
+                for key, value in _members(server.get(part)):
                     if CREDENTIAL.search(key) and isinstance(value, str) and value and not _refers(value):
                         yield Problem(message, (section, name, part, key))
+
+
+def _members(value: Any) -> Iterable[tuple[str, Any]]:
+    """Of an object. A server that is left out may have anything in its place, since nobody has looked at it."""
+    return value.items() if isinstance(value, Mapping) else ()
 
 
 def _named_credentials(data: Mapping[str, Any]) -> Iterator[Path]:
@@ -67,7 +72,13 @@ def _named_credentials(data: Mapping[str, Any]) -> Iterator[Path]:
     ]
     for path, section in sections:
         for key in ("clientSecret", "privateKey", "catalog"):
-            if isinstance(section, dict) and (value := section.get(key)) and not _refers(value):
+            # What is no text is another program's: `auth` without a mode is left out, whatever stands in it.
+            if (
+                isinstance(section, dict)
+                and isinstance(value := section.get(key), str)
+                and value
+                and not _refers(value)
+            ):
                 yield (*path, key)
     for part, name in (("audit", "otlpHeaders"), ("traces", "headers")):
         for key, value in ((gateway.get(part) or {}).get(name) or {}).items():

@@ -493,10 +493,15 @@ class Builder:
         section = self.file.gateway.tls
         if section is None:
             return None
-        for key in ("cert", "key"):
-            if not self._file(getattr(section, key)).is_file():
-                self._add(("gateway", "tls", key), "there is no such file")
-        return Tls(self._file(section.cert), self._file(section.key))
+        from gateway.config.certificates import tls_fault  # where there is TLS
+
+        cert, key = self._file(section.cert), self._file(section.key)
+        missing = [name for name, file in (("cert", cert), ("key", key)) if not file.is_file()]
+        for name in missing:
+            self._add(("gateway", "tls", name), "there is no such file")
+        if not missing and (fault := tls_fault(cert, key)) is not None:
+            self._add(("gateway", "tls", fault[0]), fault[1])
+        return Tls(cert, key)
 
     def _file(self, text: str | FilePath) -> FilePath:
         return self.folder / FilePath(text).expanduser()

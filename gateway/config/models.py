@@ -22,6 +22,7 @@ from gateway.config.values import (
     ClaimText,
     Count,
     EnvValue,
+    FileText,
     FirstScope,
     HeaderName,
     HeaderValue,
@@ -34,6 +35,7 @@ from gateway.config.values import (
     OtlpLogsUrl,
     OtlpUrl,
     Positive,
+    Processes,
     PublicAddress,
     RateText,
     ScopeText,
@@ -396,7 +398,7 @@ class LogSection(Section):
     access: AccessText = "off"
     """A line for each HTTP request: `off`, `json`, `combined` (Apache's form), or a text with fields in braces, such as
     `{time} {method} {path} {status} {ms}`."""
-    access_file: str | None = None
+    access_file: FileText | None = None
     """Where these lines go; without it to standard error. The path is relative to this file."""
 
 
@@ -417,7 +419,7 @@ class TracesSection(Section):
 class AuditSection(Section):
     """Who did what, one JSON line each. Without a `file`, `syslog` or `otlp` nothing is written."""
 
-    file: str | None = None
+    file: FileText | None = None
     """The file that lines are appended to, relative to this file; it is made so that only its owner can read it.
     Several processes may share it. Where it is moved away, a new one is begun."""
     arguments: Literal["none", "keys", "hash", "redacted", "full"] = "keys"
@@ -440,7 +442,7 @@ class AuditSection(Section):
 class PinsSection(Section):
     """Definitions of servers that somebody has looked at and accepted ([pins](pins.md))."""
 
-    file: str | None = None
+    file: FileText | None = None
     """Where they stand, relative to this file. Without it, `stagedoor.lock` beside this file, if it is there."""
     mode: Literal["off", "warn", "block"] | None = None
     """For servers that do not say `pins` themselves. Without it, `warn` where there is a lock file, and `off` where
@@ -583,7 +585,7 @@ class Gateway(Section):
     """What they sign by."""
     store: StoreUrl = SecretStr("memory://")
     """Where sessions and their streams are kept: `memory://`, or `redis://…`, which outlives the process."""
-    workers: Count = 1
+    workers: Processes = 1
     """Processes that serve together on `listen`, each with sessions of its own that the others take over when it ends.
     More than one needs a store that they share."""
     new_privileges: Switch = False

@@ -20,6 +20,7 @@ _SENTENCES: Mapping[str, str] = {
     "int_type": "must be a whole number",
     "int_from_float": "must be a whole number",
     "finite_number": "must be a finite number",
+    "string_too_short": "is empty",
     "bool_parsing": "must be true or false",
     "bool_type": "must be true or false",
 }

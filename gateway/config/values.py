@@ -289,19 +289,37 @@ def _claim(text: str) -> str:
     return text
 
 
+LONGEST: Final = 365 * 24 * 3600
+"""Seconds of the longest time that can be configured: what waits for longer never ends, and no clock of the system or
+of Redis takes any number."""
+
 Positive = Annotated[
-    float, BeforeValidator(_number), Field(gt=0, allow_inf_nan=False), _schema("number", exclusiveMinimum=0)
+    float,
+    BeforeValidator(_number),
+    Field(gt=0, le=LONGEST, allow_inf_nan=False),
+    _schema("number", exclusiveMinimum=0, maximum=LONGEST),
 ]
 """Seconds, more than none."""
 
-Duration = Annotated[float, BeforeValidator(_number), Field(ge=0, allow_inf_nan=False), _schema("number", minimum=0)]
+Duration = Annotated[
+    float,
+    BeforeValidator(_number),
+    Field(ge=0, le=LONGEST, allow_inf_nan=False),
+    _schema("number", minimum=0, maximum=LONGEST),
+]
 """Seconds, possibly none."""
 
 Count = Annotated[int, BeforeValidator(_number), Field(ge=1), _schema("integer", minimum=1)]
 """How many, at least one."""
 
+Processes = Annotated[int, BeforeValidator(_number), Field(ge=1, le=1024), _schema("integer", minimum=1, maximum=1024)]
+"""How many workers: what is more is no machine's, but a port or a number of bytes in the wrong place."""
+
 Bound = Annotated[int, BeforeValidator(_number), Field(ge=0), _schema("integer", minimum=0)]
 """How many at most; 0 is no bound."""
+
+FileText = Annotated[str, Field(min_length=1)]
+"""The path of a file; without a name it would be the folder."""
 
 RateText = Annotated[str, AfterValidator(_rate)]
 """How often: `60/min`."""

@@ -202,5 +202,5 @@ def tls_context(cert: Path, key: Path) -> ssl.SSLContext:
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(["http/1.1"])
-    context.load_cert_chain(cert, key)
+    context.load_cert_chain(cert, key, password=lambda: "")  # else a key with a password asks for it on the terminal
     return context

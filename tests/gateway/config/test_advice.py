@@ -33,6 +33,17 @@ def with_credentials(secret: str) -> dict[str, Any]:
     }
 
 
+def test_nothing_is_said_of_servers_that_are_left_out_whatever_stands_in_them(write: Callable[..., Path]) -> None:
+    wrong = {"env": "x", "headers": [1], "options": 5, "auth": {"mode": "user", "clientSecret": 5}}
+    others = {"auth": {"clientSecret": True}}  # as another program means it
+    told = {
+        "mcpServers": {"on": {"native": "gateway.native.demo:server", **others}, "off": {"disabled": True, **wrong}},
+        "servers": {"left": wrong},
+        "mcp": {"excluded": ["left"]},
+    }
+    assert warned(write, told) == []
+
+
 def test_a_credential_in_clear_is_told_wherever_it_stands(write: Callable[..., Path]) -> None:
     assert {
         "mcpServers.a.auth.clientSecret",

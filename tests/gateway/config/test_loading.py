@@ -6,6 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+    load_pem_private_key,
+)
 
 from actors.protocol.table import (
     BackendSpec,
@@ -21,6 +27,7 @@ from gateway.config import Address, Auth, ConfigError, LogSettings, Problem, Set
 from gateway.config.sections import PLACES
 from gateway.native import Server
 from gateway.native.demo import server as demo
+from tests.support.certificates import Authority
 
 EXAMPLE = """{
   "mcpServers": {
@@ -278,11 +285,10 @@ def test_auth_keys_and_log_reach_the_settings(settings: Callable[..., Settings])
 
 
 def test_tls_files_are_found_beside_the_file(settings: Callable[..., Settings], tmp_path: Path) -> None:
-    (tmp_path / "c.pem").touch()
-    (tmp_path / "k.pem").touch()
-    found = settings(json.dumps({"gateway": {"tls": {"cert": "c.pem", "key": str(tmp_path / "k.pem")}}})).tls
+    issued = Authority(tmp_path).issue("gateway")
+    found = settings(json.dumps({"gateway": {"tls": {"cert": "gateway.crt", "key": str(issued.key)}}})).tls
     assert found is not None
-    assert (found.cert, found.key) == (tmp_path / "c.pem", tmp_path / "k.pem")
+    assert (found.cert, found.key) == (issued.certificate, issued.key)
 
 
 def test_credentials_are_in_no_repr(settings: Callable[..., Settings]) -> None:
@@ -413,7 +419,7 @@ def test_an_unset_variable_is_an_error_that_names_the_field(problem: Callable[..
         ('{"command": "x", "timeout": 0}', ".timeout", "must be greater than 0"),
         ('{"command": "x", "timeout": true}', ".timeout", "must be a number"),
         ('{"command": "x", "timeout": "soon"}', ".timeout", "must be a number"),
-        ('{"command": "x", "timeout": 1e999}', ".timeout", "must be a finite number"),
+        ('{"command": "x", "timeout": 1e999}', ".timeout", "must be less than or equal to 31536000"),
         ('{"command": "x", "sharing": "all"}', ".sharing", "must be 'session', 'principal', 'pool' or 'shared'"),
         ('{"command": "x", "disabled": "perhaps"}', ".disabled", "must be true or false"),
         ('"npx"', "", "must be an object"),
@@ -496,6 +502,12 @@ def test_a_server_that_makes_no_sense_is_refused_at_the_field(
         ('{"sessions": {"max": 1.5}}', "sessions.max", "must be a whole number"),
         ('{"sessions": {"max": true}}', "sessions.max", "must be a number"),
         ('{"drain": {"grace": -1}}', "drain.grace", "must be greater than or equal to 0"),
+        ('{"drain": {"deadline": 1e300}}', "drain.deadline", "must be less than or equal to 31536000"),
+        ('{"sessions": {"idleTtl": 31536001}}', "sessions.idleTtl", "must be less than or equal to 31536000"),
+        ('{"workers": 8080}', "workers", "must be less than or equal to 1024"),
+        ('{"audit": {"file": ""}}', "audit.file", "is empty"),
+        ('{"pins": {"file": ""}}', "pins.file", "is empty"),
+        ('{"log": {"accessFile": ""}}', "log.accessFile", "is empty"),
         ('{"log": {"level": "loud"}}', "log.level", "must be 'debug', 'info', 'warning' or 'error'"),
         (
             '{"limits": {"requestDeadline": 4000}}',
@@ -519,6 +531,29 @@ def test_a_gateway_section_that_makes_no_sense_is_refused_at_the_field(
 def test_tls_files_must_be_there(problems: Callable[..., tuple[Problem, ...]]) -> None:
     found = problems('{"gateway": {"tls": {"cert": "c", "key": "k"}}}')
     assert [one.field for one in found] == ["gateway.tls.cert", "gateway.tls.key"]
+
+
+@pytest.mark.parametrize(
+    ("cert", "key", "field", "said"),
+    [
+        ("gateway.crt", "other.key", "key", "is not the key of this certificate"),
+        ("gateway.crt", "locked.key", "key", "holds no private key in PEM without a password"),
+        ("gateway.crt", "gateway.crt", "key", "holds no private key in PEM without a password"),
+        ("gateway.key", "gateway.key", "cert", "holds no certificate in PEM"),
+        ("empty", "gateway.key", "cert", "holds no certificate in PEM"),
+    ],
+)
+def test_tls_files_must_hold_what_they_are_named_for(
+    problem: Callable[..., Problem], tmp_path: Path, cert: str, key: str, field: str, said: str
+) -> None:
+    authority = Authority(tmp_path)
+    authority.issue("gateway")
+    plain = load_pem_private_key(authority.issue("other").key.read_bytes(), None)
+    locked = plain.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"secret"))
+    (tmp_path / "locked.key").write_bytes(locked)
+    (tmp_path / "empty").touch()
+    found = problem(json.dumps({"gateway": {"tls": {"cert": cert, "key": key}}}))
+    assert (found.field, found.message) == (f"gateway.tls.{field}", said)
 
 
 @pytest.mark.parametrize("name", ["", "my server", "a/b", ".", "..", "ü", "a" * 65, "a?b", "-a"])

@@ -1,0 +1,29 @@
+"""Whether a certificate and its key can be served with, found out before anybody connects."""
+
+import os
+import ssl
+from pathlib import Path
+
+
+def tls_fault(cert: Path, key: Path) -> tuple[str, str] | None:
+    """Which of the two, `cert` or `key`, is at fault, and why; None: TLS can be served by them."""
+    try:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(cert, key, password=lambda: "")  # else it is asked for on the terminal
+    except ssl.SSLError as error:
+        if error.reason == "KEY_VALUES_MISMATCH":
+            return "key", "is not the key of this certificate"
+        if not _holds_certificate(cert):
+            return "cert", "holds no certificate in PEM"
+        return "key", "holds no private key in PEM without a password"
+    except OSError as error:
+        return ("key" if os.access(cert, os.R_OK) else "cert"), f"can't be read: {error.strerror}"
+    return None
+
+
+def _holds_certificate(file: Path) -> bool:
+    try:
+        ssl.create_default_context(cafile=file)
+    except OSError:
+        return False
+    return True
