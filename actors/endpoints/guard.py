@@ -188,7 +188,7 @@ class Guard:
     def _judge(self, policy: Policy, effect: fx.Dispatch, backend: str, subject: Subject) -> Passed:
         standing, params, asked = self._stand(policy, effect.rights), subject.params, NOTHING
         if standing.conditional:
-            args, params = subjects.arguments(params)
+            args, params = subjects.arguments(params, standing.members)
             asked = Asked(args, self._annotated.annotations(backend, subject.name) if subject.kind == "tool" else None)
         decision = standing.decide(subject.kind, backend, subject.name, asked)
         if decision.outcome == "allow":

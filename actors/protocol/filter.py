@@ -6,7 +6,7 @@ from typing import Final
 import msgspec
 from msgspec import Raw, Struct
 
-from actors.protocol import meta
+from actors.protocol import meta, spelling
 from actors.protocol import payload as json
 from actors.protocol.errors import Malformed, Refusal, invalid_params
 from actors.protocol.messages import EMPTY
@@ -84,7 +84,7 @@ class _Wire(Struct, rename="camel"):
     task_ids: list[str] | None = None
 
 
-_KNOWN: Final = frozenset(_Wire.__struct_encode_fields__)
+_KNOWN: Final = spelling.Members(_Wire.__struct_encode_fields__)
 
 
 class _Params(Struct):
@@ -113,6 +113,7 @@ def read(params: Raw, *, others: bool = False) -> Filter:
 def _others(params: Raw) -> tuple[tuple[str, bytes], ...]:
     try:
         found = json.members(json.members(params)["notifications"])
+        spelling.check(found, _KNOWN)
     except Malformed as malformed:
         raise Refusal(malformed.error) from None
     others = tuple((name, bytes(value)) for name, value in found.items() if name not in _KNOWN)
@@ -130,6 +131,7 @@ def beside(params: Raw) -> Raw:
     left out: with it every listen would have a subscription of its own at the server."""
     try:
         present = json.members(params)
+        spelling.check(present)
         foreign = {k: v for k, v in meta.members_of(present).items() if k not in meta.OWN_KEYS | TRACE_KEYS}
     except Malformed as malformed:
         raise Refusal(malformed.error) from None

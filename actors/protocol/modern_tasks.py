@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 from msgspec import Raw, Struct
 
-from actors.protocol import capabilities, errors, filter, methods
+from actors.protocol import capabilities, errors, filter, methods, spelling
 from actors.protocol.capabilities import TASKS, ClientBits
 from actors.protocol.cursors import Sealer
 from actors.protocol.errors import ProtocolError, Refusal
@@ -110,7 +110,9 @@ def routed(params: Raw, bits: ClientBits, sealer: Sealer, *, principal: str) -> 
     unknown task. Raises Malformed for params that are no object."""
     if not declared(bits):
         raise Refusal(undeclared())
-    id = text_or_none(members(params).get("taskId"))
+    present = members(params)
+    spelling.check(present)
+    id = text_or_none(present.get("taskId"))
     if id is None:
         raise Refusal(errors.invalid_params("taskId must be a string"))
     handle = unseal(id, sealer, principal=principal)

@@ -21,6 +21,7 @@ from actors.protocol.definitions import Definitions
 from actors.protocol.globs import template
 from actors.protocol.lookalikes import hidden_within, skeleton
 from actors.protocol.policy import Kind
+from actors.protocol.spelling import Members
 from actors.protocol.subjects import LISTED
 from actors.protocol.uris import normalized
 
@@ -37,6 +38,7 @@ MEMBERS: Final[Mapping[Kind, tuple[str, ...]]] = {
     "template": (*_SHOWN, "uriTemplate", "mimeType", "annotations", "icons"),
 }
 """What of a definition is pinned. (A resource's `size` and times change as it does; `_meta` is for programs.)"""
+_SPELLED: Final = {kind: Members(members) for kind, members in MEMBERS.items()}
 _VOLATILE: Final = {"resource": ("lastModified",), "template": ("lastModified",)}
 """What of annotations is not."""
 TOLD_MAX: Final = 65_536
@@ -298,6 +300,8 @@ def _pinned_part(kind: Kind, item: Any) -> Any:
     if not isinstance(item, dict):
         raise ValueError("a definition is an object")  # noqa: TRY004 - of JSON
     part = {member: item[member] for member in MEMBERS[kind] if item.get(member) is not None}
+    # What a reader could take for one of these, who makes no difference between capitals and small letters.
+    part |= {member: value for member, value in item.items() if _SPELLED[kind].other(member) is not None}
     for name in ("inputSchema", "outputSchema"):  # the same in the words of either era (`translate`)
         if isinstance(part.get(name), dict) and isinstance(part[name].get("properties"), dict):
             properties = {

@@ -20,6 +20,7 @@ from actors.protocol import limiting, uris
 from actors.protocol.globs import Glob, covers, glob, meets, template
 from actors.protocol.limiting import Due, Limit
 from actors.protocol.rights import STATIC, Rights
+from actors.protocol.spelling import Members
 from actors.protocol.uris import normalized
 
 Kind = Literal["tool", "prompt", "resource", "template"]
@@ -64,6 +65,8 @@ class Condition(Protocol):
     """What it asks about."""
     claims: frozenset[str]
     """Which claims of the token it asks about."""
+    members: frozenset[str]
+    """Names of members that it asks about, of arguments among them."""
 
     def holds(self, values: Mapping[str, Any]) -> bool:
         """Whether it is true. Raises ConditionError."""
@@ -234,8 +237,8 @@ NOTHING: Final = Asked()
 
 class Standing:
     """The rules that are for somebody, and what they come to. `key` is the same for all who see and may do the same.
-    `conditional`: whether anything depends on more than names; `limited`: whether anything may be done so often only,
-    `metered`: whether that is said of endpoints."""
+    `conditional`: whether anything depends on more than names, and on which `members`; `limited`: whether anything may
+    be done so often only, `metered`: whether that is said of endpoints."""
 
     __slots__ = (
         "_apart",
@@ -251,6 +254,7 @@ class Standing:
         "conditional",
         "key",
         "limited",
+        "members",
         "metered",
     )
 
@@ -275,6 +279,7 @@ class Standing:
         self._scopes = scopes
         self._caller = caller
         self.conditional = any(rule.when is not None and not rule.when.variables <= OF_CALLER for rule in rules)
+        self.members = Members(name for rule in rules if rule.when is not None for name in rule.when.members)
         self._known: dict[tuple[Kind, str, str], Decision] = {}
         self._seen: dict[str, bool] = {}
         self.key = self.about()

@@ -5,11 +5,13 @@ from typing import Any, Final, NamedTuple
 from msgspec import Raw
 
 from actors.protocol import payload as json
+from actors.protocol import spelling
 from actors.protocol.errors import Malformed, ProtocolError, invalid_params, resource_not_found
 from actors.protocol.globs import EXPRESSION
 from actors.protocol.messages import EMPTY
 from actors.protocol.methods import METHODS, SUBSCRIBE, UNSUBSCRIBE
 from actors.protocol.policy import Kind
+from actors.protocol.spelling import Members
 
 CALL: Final = "tools/call"
 COMPLETE: Final = "completion/complete"
@@ -50,6 +52,7 @@ def named(method: str, params: Raw) -> Subject | None:
         return None if method in METHODS else Subject("tool", method, params)
     kind, member = row
     present = json.members(params)
+    spelling.check(present)
     if member not in present:
         raise Malformed(invalid_params(f"{member} is missing"))
     return Subject(kind, json.text(present[member]), json.dumps(present))
@@ -58,7 +61,9 @@ def named(method: str, params: Raw) -> Subject | None:
 def _reference(params: Raw) -> Subject | None:
     """What arguments are completed for. A resource is named there by its template, or by what has become of it."""
     present = json.members(params)
+    spelling.check(present)
     ref = json.members(present.get("ref", EMPTY) or Raw(b"{}"))
+    spelling.check(ref, spelling.REF)
     kind = json.text_or_none(ref.get("type"))
     member = {"ref/prompt": "name", "ref/resource": "uri"}.get(kind or "")
     if member is None:
@@ -81,11 +86,13 @@ def unknown(method: str, subject: Subject) -> ProtocolError:
     return invalid_params(f"Unknown {subject.kind}: {subject.name[:200]}")
 
 
-def arguments(params: Raw) -> tuple[Any, Raw]:
-    """The arguments of a call as values, and the params with just these. Raises Malformed."""
+def arguments(params: Raw, known: Members) -> tuple[Any, Raw]:
+    """The arguments of a call as values, and the params with just these. `known`: names in them that conditions ask
+    about. Raises Malformed."""
     present = json.members(params)
     given = present.get("arguments")
     if given is None:
         return {}, params
     values = json.loads(given)
+    spelling.check_within(values, known)  # of which a condition sees the one, and the server may the other
     return values, json.dumps({**present, "arguments": json.dumps(values)})

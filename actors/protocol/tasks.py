@@ -15,7 +15,7 @@ from typing import Any, Final, TypeAlias
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
-from actors.protocol import errors
+from actors.protocol import errors, spelling
 from actors.protocol.capabilities import Capabilities, parse
 from actors.protocol.errors import Malformed, ProtocolError, Refusal
 from actors.protocol.messages import EMPTY
@@ -118,7 +118,9 @@ def resolve(exposed: str, backends: Collection[str]) -> Owner:
 
 def target(params: Raw) -> str:
     """The task that a request is about. Refusal (-32602) if it names none. Raises Malformed."""
-    task = text_or_none(members(params).get("taskId"))
+    present = members(params)
+    spelling.check(present)
+    task = text_or_none(present.get("taskId"))
     if task is None:
         raise Refusal(errors.invalid_params("taskId must be a string"))
     return task

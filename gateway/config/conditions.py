@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator, Mapping
 from functools import partial
 from importlib import import_module
+from itertools import chain
 from typing import Any, Final
 
 from actors.protocol.policy import ConditionError, Variable
@@ -16,6 +17,10 @@ _CLAIMS: Final = re.compile(r"(?<![\w.])claims\b")
 _MEMBER: Final = re.compile(r"""claims\s*(?:\.\s*([A-Za-z_]\w*)|\[\s*(?:"([^"\\]+)"|'([^'\\]+)')\s*\])""")
 _INSIDE: Final = re.compile(r"""(?:"([^"\\]+)"|'([^'\\]+)')\s+in\s+$""")
 """How an expression asks about a claim: `claims.x`, `claims["x"]`, `"x" in claims`."""
+_NAMED: Final = re.compile(
+    r"""\.\s*([A-Za-z_]\w*)|\[\s*(?:"([^"\\]+)"|'([^'\\]+)')\s*\]|(?:"([^"\\]+)"|'([^'\\]+)')\s+in\b"""
+)
+"""How it asks about any member: `.x`, `["x"]`, `"x" in`. (That names of functions are among them does no harm.)"""
 _KNOWN: Final = {variable.value for variable in Variable}
 _SAMPLE: Final[Mapping[str, Any]] = {
     "principal": "",
@@ -35,7 +40,7 @@ _WRONG: Final = (ValueError, TypeError, LookupError, ArithmeticError, RuntimeErr
 class CelCondition:
     """One expression, compiled. Implements `actors.protocol.policy.Condition`."""
 
-    __slots__ = ("_run", "claims", "text", "variables")
+    __slots__ = ("_run", "claims", "members", "text", "variables")
 
     def __init__(self, text: str) -> None:
         """Raises ValueError with a sentence for what is no condition."""
@@ -52,6 +57,7 @@ class CelCondition:
         self.text = text
         self.variables = frozenset(map(Variable, used))
         self.claims = frozenset(_claims(text)) if Variable.CLAIMS in self.variables else frozenset()
+        self.members = frozenset(filter(None, chain.from_iterable(_NAMED.findall(text))))
         self._run = program.execute
         self._look_for_functions()
         if not used:

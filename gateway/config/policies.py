@@ -5,6 +5,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 from actors.ports import ANONYMOUS
+from actors.protocol import spelling
+from actors.protocol.errors import Malformed
 from actors.protocol.globs import covers, glob, meets
 from actors.protocol.limiting import BURST_MOST, QUOTAS, Limit, amount
 from actors.protocol.policy import (
@@ -322,6 +324,11 @@ def _decided(
     if policy is None:
         return Decision("allow", "no policy")
     standing: Standing = policy.standing(principal, rights)
+    try:
+        if standing.conditional:
+            spelling.check_within(args, standing.members)
+    except Malformed as malformed:
+        return Decision("deny", malformed.error.message)
     return standing.decide(*subject, Asked(args))
 
 

@@ -12,7 +12,7 @@ import trio
 from trio.testing import MockClock
 
 from actors.duplex import Duplex
-from actors.ports import NO_RIGHTS, Principal
+from actors.ports import NO_AUDIT, NO_RIGHTS, Principal
 from actors.protocol.policy import Policy, Rule, Who, item
 from actors.protocol.rights import Rights
 from gateway.config.conditions import CelCondition
@@ -196,6 +196,44 @@ async def test_9_in_a_batch_each_request_is_decided_for_itself(autojump_clock: M
         assert answers[2]["error"]["code"] == -32603
         assert answers[2]["error"]["data"]["required_scopes"] == ["w"]
         assert [r.params["name"] for r in backend.asked_for("tools/call")] == ["read"]
+
+
+@BOTH
+@ENDPOINTS
+@pytest.mark.parametrize("guarded", ["rules", "filter", "trail"])
+async def test_9_what_some_readers_take_for_another_name_is_sent_to_no_server(
+    guarded: str, endpoint: str, era: str, autojump_clock: MockClock
+):
+    """Decoders of Go and .NET make no difference between `name` and `Name`, and take the last."""
+    backend = alpha(**({"disabled_tools": ("delete_*",)} if guarded == "filter" else {}))
+    audit = Trail() if guarded == "trail" else NO_AUDIT
+    async with open_gateway(backend, groups={"group": ("alpha",)}, audit=audit) as gateway:
+        if guarded == "rules":
+            enforce(gateway, *RULES)
+        client = await client_of(era, gateway, endpoint)
+        for params in (
+            {"name": named(endpoint, "read"), "Name": "delete_all", "arguments": {}},
+            {"name": named(endpoint, "read"), "arguments": {}, "Arguments": {"path": "/etc"}},
+        ):
+            error = await refused(client.begin("tools/call", params))
+            assert error.code == -32602
+            assert "could be taken for" in error.message
+        assert backend.asked_for("tools/call") == []
+        reading = client.begin("resources/read", {"uri": located(endpoint, "test:///pub/a"), "URI": "test:///priv/b"})
+        assert (await refused(reading)).code == -32602
+        assert backend.asked_for("resources/read") == []
+
+
+@BOTH
+async def test_a_condition_sees_the_arguments_that_its_server_sees(era: str, autojump_clock: MockClock):
+    backend = alpha()
+    async with open_gateway(backend) as gateway:
+        enforce(gateway, rule(allow=["alpha:*"], when=CelCondition("!has(args.path) || args.path == '/pub'")))
+        client = await client_of(era, gateway, "")
+        for arguments in ({"Path": "/etc"}, {"path": "/pub", "PATH": "/etc"}, {"x": [{"y": 1, "Y": 2}]}):
+            error = await refused(client.begin("tools/call", {"name": "alpha__read", "arguments": arguments}))
+            assert error.code == -32602
+        assert backend.asked_for("tools/call") == []
 
 
 @ENDPOINTS

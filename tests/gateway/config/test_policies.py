@@ -291,6 +291,17 @@ def test_a_condition_may_name_the_elements_of_a_list() -> None:
     assert not condition.holds({"args": {"paths": ["/pub/a", "/etc"]}})
 
 
+@pytest.mark.parametrize(
+    ("text", "members"),
+    [
+        ("!has(args.path) || args.path == '/pub'", {"path"}),
+        ("""args["a.b"] == 1 && 'c' in args && args.l.all(x, x . d == 'e')""", {"a.b", "c", "l", "all", "d"}),
+    ],
+)
+def test_the_members_that_a_condition_asks_about_are_found(text: str, members: set[str]) -> None:
+    assert CelCondition(text).members == members
+
+
 @pytest.mark.parametrize("args", [{}, {"n": None}, {"n": []}, {"n": "a"}, {"n": {"x": 1}}])
 def test_a_condition_without_an_answer_fails(args: dict[str, Any]) -> None:
     with pytest.raises(ConditionError):

@@ -63,6 +63,13 @@ def test_what_is_otherwise_is_held_and_told_with_both_forms() -> None:
     assert json.loads(read.after)["description"] == other["description"]
 
 
+@pytest.mark.parametrize("member", ["Description", "DESCRIPTION", "inputschema", "Name"])
+def test_11_what_a_reader_takes_for_what_was_accepted_is_not_it(member: str) -> None:
+    """Clients on Go and .NET may make no difference between `description` and `Description`."""
+    assert changes(pins(READ), {**READ, member: READ["description"]}) == [("read", "changed")]
+    assert changes(pins(READ), {**READ, "_meta": {"Description": ""}, "size": 1}) == []
+
+
 def test_what_is_gone_is_told_where_the_whole_list_is_known() -> None:
     assert changes(pins(READ), whole=True) == [("read", "removed")]
     assert changes(pins(READ)) == []

@@ -23,6 +23,7 @@ class Condition:
         self.text = text
         self.variables = frozenset(map(Variable, variables))
         self.claims: frozenset[str] = frozenset()
+        self.members: frozenset[str] = frozenset()
 
     def holds(self, values: Mapping[str, Any]) -> bool:
         try:
