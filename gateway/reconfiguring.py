@@ -14,6 +14,7 @@ from actors.protocol.table import NativeTarget, Table
 from actors.runtime.boundary import boundary
 from gateway import lifecycle
 from gateway.config import ConfigError, Settings
+from gateway.config.problems import Path as Place
 from gateway.observability.logging import configure
 
 if TYPE_CHECKING:
@@ -103,6 +104,8 @@ class Reloads:
         """`refused` hears why a configuration could not be put in force."""
         self.settings = settings
         self._started = settings
+        self.began: Mapping[Place, str] = settings.values
+        """What stood in the file at the start: it counts where that needs a restart."""
         self.by = SUPERVISOR
         """What wanted the last attempt: `signal` or `files`; in a worker its supervisor."""
         self._refused = refused
@@ -136,7 +139,7 @@ class Reloads:
         if told is None:
             return 200, {"key": self._key.hex(), "at": self.at, "outcome": self.outcome}
         try:
-            return 200, from_digests(self.settings.values, told, self._key).told()
+            return 200, from_digests(self._in_force(), told, self._key).told()
         except ValueError as error:
             return 400, {"error": str(error)}
 
@@ -162,7 +165,7 @@ class Reloads:
         if settings.source == self.settings.source:
             self._log.info("configuration_unchanged")
             return "unchanged"
-        changes = changed(self.settings, settings)
+        changes = self._changes(settings)
         why = await self._apply(settings)
         if why:
             self._refuse(why)
@@ -172,6 +175,18 @@ class Reloads:
         if changes.fixed:
             self._log.warning("needs_restart", keys=list(changes.fixed), hint="they count from the next start on")
         return "reloaded"
+
+    def _in_force(self) -> Mapping[Place, str]:
+        from gateway.config.changes import in_force
+
+        return in_force(self.settings.values, self.began)
+
+    def _changes(self, settings: Settings) -> "Changes":
+        """Of what is in force, by these. What an earlier reload has left for the next start is told again, while the
+        file has it."""
+        from gateway.config.changes import differences
+
+        return differences(self._in_force(), settings.values)
 
     async def read(self) -> Settings | None:
         """What stands in the file; None, and a line in the log, if it can't be used."""
@@ -224,13 +239,6 @@ class Reloads:
             elif now == known:
                 tried = None
             last = now
-
-
-def changed(before: Settings, after: Settings) -> "Changes":
-    """What another configuration changes."""
-    from gateway.config.changes import differences
-
-    return differences(before.values, after.values)
 
 
 def _contents(source: "Snapshot") -> Mapping[str, str | None]:

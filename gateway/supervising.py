@@ -133,6 +133,8 @@ def tell(audit: Audit, outcome: str, by: str, before: Settings | None, settings:
 async def renewed(reloads: Reloads, supervisor: Supervisor) -> Callable[[], object] | None:
     """The workers of a rolling restart begin with what stands in the file now; what takes that back. None: that can't
     be used."""
+    from gateway.config.changes import SUPERVISED, in_force
+
     async with reloads.turn:
         before = reloads.settings
         if before.source is None:
@@ -140,11 +142,12 @@ async def renewed(reloads: Reloads, supervisor: Supervisor) -> Callable[[], obje
         found = await reloads.read()
         if found is None or found.source is None:
             return None
-        former, fresh = before.source.encoded(), found
-        reloads.settings = fresh
+        former, fresh, began = before.source.encoded(), found, reloads.began
+        reloads.settings, reloads.began = fresh, in_force(fresh.values, began, SUPERVISED)
         supervisor.use(found.source.encoded())
 
     def take_back() -> None:
+        reloads.began = began
         if reloads.settings is fresh:
             reloads.settings = before
             supervisor.use(former)

@@ -29,11 +29,10 @@ FIXED_LIMITS = (
     "store_outage",
 )
 """Those of which something was made at the start: pools, rooms, descriptors, transports."""
+SUPERVISED = (("gateway", "listen"), ("gateway", "admin"), ("gateway", "store"), ("gateway", "workers"))
+"""What workers have from their supervisor, so that theirs is no new start."""
 FIXED = (
-    ("gateway", "listen"),
-    ("gateway", "admin"),
-    ("gateway", "store"),
-    ("gateway", "workers"),
+    *SUPERVISED,
     ("gateway", "keys"),
     ("gateway", "tls"),
     ("gateway", "audit"),
@@ -135,13 +134,27 @@ def _names(places: Iterable[Path]) -> set[str]:
     return {str(path[1]) for path in places if path[0] == "mcpServers" and len(path) > 1}
 
 
+def in_force(
+    read: Mapping[Path, str], started: Mapping[Path, str], fixed: tuple[tuple[str, ...], ...] = FIXED
+) -> dict[Path, str]:
+    """What counts of values that were read while the gateway runs: at the places that need a restart, those that it was
+    started with."""
+    return {path: value for path, value in read.items() if not _below(path, fixed)} | {
+        path: value for path, value in started.items() if _below(path, fixed)
+    }
+
+
+def _below(path: Path, places: tuple[tuple[str, ...], ...]) -> bool:
+    return any(path[: len(place)] == place for place in places)
+
+
 def _sorted(others: Iterable[Path], before: set[str], after: set[str]) -> Changes:
     changed: dict[str, set[str]] = {}
     settings, fixed = set[str](), set[str]()
     for path in others:
         if path[0] == "mcpServers" and len(path) > 2:
             changed.setdefault(str(path[1]), set()).add(dotted(path[2:]))
-        elif any(path[: len(place)] == place for place in FIXED):
+        elif _below(path, FIXED):
             fixed.add(dotted(path))
         else:
             settings.add(dotted(path))

@@ -16,6 +16,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from actors.protocol.table import Limits
 from gateway.app import Gateway
 from gateway.config import Address, Settings, load
+from gateway.config.changes import digests
 from gateway.observability.lag import Lag
 from gateway.reconfiguring import LOOK, Reloads, put_in_force, same_natives
 from gateway.roles import Alone
@@ -37,9 +38,9 @@ class Site:
         self.write()
         self.reloads = Reloads(load(self.file).settings, self.log, self.telemetry, self.apply)
 
-    def write(self, **servers: Any) -> None:
+    def write(self, gateway: dict[str, Any] | None = None, **servers: Any) -> None:
         found = {name: {"command": command} for name, command in servers.items()}
-        self.file.write_text(json.dumps({"mcpServers": found}))
+        self.file.write_text(json.dumps({"mcpServers": found, "gateway": gateway or {}}))
 
     async def apply(self, settings: Settings) -> str:
         await self.gate.wait()
@@ -78,6 +79,25 @@ async def test_what_stands_in_the_file_is_put_in_force_and_told(tmp_path: Path) 
         assert site.log.events("configuration_reloaded") == [{"added": ["a"]}]
         await reload(site)
         assert (len(site.applied), site.outcomes()) == (1, {"reloaded": 1, "unchanged": 1})
+
+
+async def test_what_needs_a_restart_is_told_as_long_as_the_file_has_it_and_no_longer(tmp_path: Path) -> None:
+    def needs_restart() -> list[list[str]]:
+        return [line["keys"] for line in site.log.events("needs_restart")]
+
+    async with running(Site(tmp_path)) as site:
+        other = {"listen": "127.0.0.1:9000", "limits": {"messageBytes": 5000}}
+        site.write(other)
+        await reload(site)
+        site.write(other, a="one")
+        await reload(site)
+        assert needs_restart() == [["gateway.limits.messageBytes", "gateway.listen"]] * 2
+        key = bytes.fromhex(site.reloads.compare(None)[1]["key"])
+        told = site.reloads.compare(digests(site.reloads.settings.values, key))[1]
+        assert told == {"needs_restart": needs_restart()[0]}
+        site.write(a="one")
+        await reload(site)
+        assert len(needs_restart()) == 2
 
 
 async def test_what_can_not_be_used_changes_nothing(tmp_path: Path) -> None:

@@ -105,8 +105,8 @@ class Site:
     async def fresh(self) -> Any:
         return await renewed(self.reloads, self.supervisor)
 
-    def write(self, command: str) -> None:
-        self.file.write_text(json.dumps({"mcpServers": {"a": {"command": command}}}))
+    def write(self, command: str, **gateway: Any) -> None:
+        self.file.write_text(json.dumps({"mcpServers": {"a": {"command": command}}, "gateway": gateway}))
 
     def in_force(self) -> list[str]:
         """By which file each of those that run goes."""
@@ -206,6 +206,20 @@ async def test_a_rolling_restart_waits_for_the_reload_and_begins_with_what_stand
         assert site.told == [{"action": "roll", "outcome": "done"}]
         site.reloads.request()
         await until(lambda: site.reloads.outcome == "unchanged")
+
+
+async def test_a_rolling_restart_is_the_next_start_for_all_but_what_the_supervisor_has(site: Site) -> None:
+    async with run(site):
+        site.write("two", listen="127.0.0.1:9000", limits={"messageBytes": 5000})
+        site.reloads.request()
+        await until(lambda: site.log.events("needs_restart"))
+        site.supervisor.roll()
+        await until(lambda: site.log.events("rolling_restart_done"))
+        site.write("three", listen="127.0.0.1:9000", limits={"messageBytes": 5000})
+        site.reloads.request()
+        await until(lambda: len(site.log.events("needs_restart")) == 2)
+        told = [line["keys"] for line in site.log.events("needs_restart")]
+        assert told == [["gateway.limits.messageBytes", "gateway.listen"], ["gateway.listen"]]
 
 
 async def test_a_reload_in_the_middle_of_a_rolling_restart_reaches_those_that_run_and_those_that_come(
