@@ -389,12 +389,12 @@ def disabled_by(environment: Mapping[str, str]) -> bool:
 
 
 @asynccontextmanager
-async def open_access(settings: Settings, metrics: Telemetry) -> AsyncIterator[Writer | None]:
+async def open_access(settings: Settings, metrics: Telemetry, log: Log) -> AsyncIterator[Writer | None]:
     """What the lines of the access log go to, if there is to be one; what waits is written before it ends."""
     if settings.log.access == "off":
         yield None
         return
-    writer = Writer(metrics, settings.log.access_file)
+    writer = Writer(metrics, log, settings.log.access_file)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(writer.run)
         try:

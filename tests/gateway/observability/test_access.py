@@ -1,6 +1,8 @@
 """The access log: its forms, and a writer that holds nobody up."""
 
+import errno
 import json
+import os
 
 import pytest
 import trio
@@ -9,7 +11,7 @@ from gateway.observability import access as lines
 from gateway.observability import writer as writing
 from gateway.observability.access import Access, check_format, formatter
 from gateway.observability.writer import DROPPED, Writer
-from tests.support.harness import RecordingTelemetry
+from tests.support.harness import RecordingLog, RecordingTelemetry
 
 ONE = Access(
     1_700_000_000.5, "POST", "/mcp", "HTTP/1.1", 200, 321, 1.5, "10.0.0.1", "alice", "abc123", "0af7", "", "curl/8"
@@ -67,7 +69,7 @@ def test_nothing_of_a_client_breaks_out_of_its_line(style):
 
 async def test_a_file_that_was_moved_away_is_opened_anew(tmp_path):
     path, telemetry = tmp_path / "access.log", RecordingTelemetry()
-    writer = Writer(telemetry, path)
+    writer = Writer(telemetry, RecordingLog(), path)
     writer.put("one")
     await writer.flush()
     path.rename(tmp_path / "access.log.1")
@@ -84,12 +86,56 @@ async def test_a_file_that_was_moved_away_is_opened_anew(tmp_path):
 async def test_lines_that_can_t_be_written_are_counted(tmp_path, monkeypatch):
     monkeypatch.setattr(writing, "WAITING", 2)
     telemetry = RecordingTelemetry()
-    writer = Writer(telemetry, tmp_path / "no" / "such" / "folder")
+    writer = Writer(telemetry, RecordingLog(), tmp_path / "no" / "such" / "folder")
     for line in ("one", "two", "three"):
         writer.put(line)
     assert telemetry.total(DROPPED) == 1
     await writer.flush()
     assert telemetry.total(DROPPED) == 3
+
+
+async def test_that_lines_can_t_be_written_is_told_before_the_first_one_and_once(tmp_path):
+    telemetry, log, path = RecordingTelemetry(), RecordingLog(), tmp_path / "logs" / "access.log"
+    writer = Writer(telemetry, log, path)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(writer.run)
+        while not log.events("access_failed"):
+            await trio.sleep(0.01)
+        nursery.cancel_scope.cancel()
+    assert not telemetry.total(DROPPED)
+    for line in ("one", "two"):
+        writer.put(line)
+        await writer.flush()
+    path.parent.mkdir()
+    writer.put("three")
+    await writer.flush()
+    assert len(log.events("access_recovered")) == 1
+    writer.close()
+    assert [line["error"] for line in log.events("access_failed")] == ["No such file or directory"]
+    assert (telemetry.total(DROPPED), path.read_text()) == (2, "three\n")
+
+
+async def test_a_line_that_a_full_disk_has_cut_ends_before_the_next_one(tmp_path, monkeypatch):
+    telemetry, path, room = RecordingTelemetry(), tmp_path / "access.log", [6]
+    writer, write = Writer(telemetry, RecordingLog(), path), os.write
+
+    def full(place, data):
+        part = data[: room[0]]
+        if not part:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        room[0] -= len(part)
+        return write(place, part)
+
+    with monkeypatch.context() as disk:
+        disk.setattr(os, "write", full)
+        for line in ("one", "two", "three"):
+            writer.put(line)
+        await writer.flush()
+    writer.put("four")
+    await writer.flush()
+    writer.close()
+    assert path.read_text() == "one\ntw\nfour\n"
+    assert telemetry.total(DROPPED) == 2
 
 
 async def test_a_disk_that_stands_still_holds_up_nobody(tmp_path, monkeypatch):
@@ -99,9 +145,9 @@ async def test_a_disk_that_stands_still_holds_up_nobody(tmp_path, monkeypatch):
     def stuck(*_):
         trio.from_thread.run_sync(began.set, trio_token=token)
         trio.from_thread.run(release.wait, trio_token=token)
-        return True
+        return 0, ""
 
-    writer = Writer(RecordingTelemetry(), tmp_path / "access.log")
+    writer = Writer(RecordingTelemetry(), RecordingLog(), tmp_path / "access.log")
     monkeypatch.setattr(writer, "_write", stuck)
     writer.put("one")
     async with trio.open_nursery() as nursery:
