@@ -19,7 +19,7 @@ from msgspec import Struct
 from actors.protocol import limiting, uris
 from actors.protocol.globs import Glob, covers, glob, meets, template
 from actors.protocol.limiting import Due, Limit
-from actors.protocol.rights import STATIC, Rights
+from actors.protocol.rights import STATIC, Rights, principal_id
 from actors.protocol.spelling import Members
 from actors.protocol.uris import normalized
 
@@ -549,7 +549,9 @@ class Policy:
         return known
 
     def _stand(self, principal: str, rights: Rights) -> Standing:
-        owner, principal = principal, called(principal, rights)
+        # With `bindClient` each client of a user is a principal, and whoever can register clients has many.
+        owner = principal if rights.issuer in ("", STATIC) else principal_id(rights.issuer, rights.subject)
+        principal = called(principal, rights)
         caller = {
             "principal": principal,
             "groups": sorted(rights.groups),

@@ -19,7 +19,7 @@ from actors.endpoints.pinning import LOOK_AGAIN
 from actors.ports import Done, Failed, Invitation, Principal, Refused
 from actors.protocol.limiting import Bucket, Limit, Taken, amount
 from actors.protocol.policy import APART_MAX, Policy, Rule, Who, item, limited
-from actors.protocol.rights import Rights
+from actors.protocol.rights import Rights, principal_id
 from actors.protocol.table import UpstreamAuth
 from gateway.audit.journal import Journal
 from gateway.audit.sinks import FileSink
@@ -258,6 +258,18 @@ async def test_15_sessions_tokens_and_replicas_of_one_principal_have_one_bucket(
         bob = gateways[0].client("", BOB)
         await bob.initialize()
         assert await called(bob) == "alpha: read"
+
+
+def test_15_clients_of_one_user_have_one_bucket_though_each_is_a_principal() -> None:
+    """As `bindClient` has it: else whoever can register clients has as many limits."""
+
+    def bucket(user: str, client: str) -> str:
+        principal = f"{principal_id('https://idp.test', user)}:{len(client)}:{client}"
+        rights = Rights("https://idp.test", user, client)
+        (due,) = Policy([ALL, limits(alpha="5/min")]).standing(principal, rights).due("tool", "alpha", "read")
+        return due.bucket.key
+
+    assert bucket("ann", "one") == bucket("ann", "another") != bucket("bob", "one")
 
 
 async def test_a_session_that_is_asked_by_way_of_another_replica_counts_once(autojump_clock: MockClock):
