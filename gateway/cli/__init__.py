@@ -1,6 +1,8 @@
 """The command `stagedoor`. Exit status: 0 done, 1 failed, 2 wrong usage or configuration."""
 
 import gc
+import os
+import signal
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -85,11 +87,20 @@ def cli(context: click.Context) -> None:
 
 def main() -> None:
     """The entry point of the command line."""
+    _end_when_told()
     gc.disable()  # nothing of what a start makes is garbage; who serves collects again
     from gateway.observability.logging import configure  # as all but click: once nothing is collected any more
 
     configure("error", "console")  # `serve` sets logging up again, as its configuration says
     cli(prog_name="stagedoor")
+
+
+def _end_when_told() -> None:
+    """SIGTERM ends the process from now on, until whoever serves listens to it. Linux does that by itself, but not to
+    the first process of a container, which gets only those signals that it has a handler for: what it is told while it
+    loads would be lost, and it would be killed at the end of its time."""
+    if os.getpid() == 1:
+        signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
 
 
 __all__ = ["cli", "composed", "main"]

@@ -1,9 +1,14 @@
+import gc
+import os
+import signal
 import socket
 import subprocess
 import sys
 
 import pytest
 
+from gateway import cli
+from gateway.observability import logging
 from tests.support.patience import PATIENCE
 
 
@@ -62,3 +67,21 @@ def test_nothing_large_is_imported_before_garbage_is_left_alone() -> None:
     look = "import sys, gateway.cli, stagedoor; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, timeout=PATIENCE, check=True)
     assert not {"trio", "pydantic", "msgspec", "gateway.native", "gateway.config"} & set(done.stdout.split())
+
+
+@pytest.mark.parametrize(("pid", "ends"), [(1, [0]), (2, [])])
+def test_the_first_process_of_a_container_ends_when_it_is_told_to_while_it_loads(
+    monkeypatch: pytest.MonkeyPatch, pid: int, ends: list[int]
+) -> None:
+    ended: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda *_: None)
+    monkeypatch.setattr(os, "getpid", lambda: pid)
+    monkeypatch.setattr(os, "_exit", ended.append)
+    monkeypatch.setattr(cli, "cli", lambda **_: signal.raise_signal(signal.SIGTERM))
+    monkeypatch.setattr(gc, "disable", lambda: None)
+    monkeypatch.setattr(logging, "configure", lambda *_: None)
+    try:
+        cli.main()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert ended == ends
