@@ -1,7 +1,8 @@
 """`stagedoor serve`, `run`, `stdio` and `check`."""
 
 import signal
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -197,9 +198,25 @@ def _settings(config: str | None, *, quiet: bool) -> Settings:
             return demo_settings()
     loaded = load_file(config)
     if not quiet:
-        note(loaded.notes)
-        warn(advice(loaded))
+        _advise(loaded.settings, loaded.notes, advice(loaded))
     return loaded.settings
+
+
+def _advise(settings: Settings, notes: Iterable[Problem], warnings: Iterable[Problem]) -> None:
+    """As lines of the log, where these are JSON: whoever reads one reads all of standard error so."""
+    style = settings.log.format
+    if style == "console" or (style == "auto" and sys.stderr.isatty()):
+        note(notes)
+        warn(warnings)
+        return
+    from gateway.observability.logging import configure, get_log
+
+    configure(settings.log.level, style, settings.secrets)
+    log = get_log("stagedoor")
+    for problem in notes:
+        log.info("configuration_note", message=str(problem))
+    for problem in warnings:
+        log.warning("configuration_warning", message=str(problem))
 
 
 @click.command()

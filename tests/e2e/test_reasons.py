@@ -114,6 +114,6 @@ def test_a_port_in_use_is_one_sentence_without_a_stack(config: Path, stagedoor: 
     taken = gateway.url.removeprefix("http://")
     done = stagedoor("serve", config, "--listen", taken, "--admin", "127.0.0.1:0")
     assert done.returncode == 1
-    said = [line for line in done.stderr.splitlines() if not line.startswith("warning: ")]
+    said = [line for line in done.stderr.splitlines() if "configuration_warning" not in line]
     assert len(said) == 1
     assert f"the public listener can't listen on {taken}" in said[0]

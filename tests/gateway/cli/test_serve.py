@@ -65,11 +65,24 @@ def test_it_says_the_same_to_programs(stagedoor: Callable[..., Result], file: Ca
 def test_it_warns_of_what_is_unwise_and_serves_all_the_same(
     stagedoor: Callable[..., Result], composition: Any, file: Callable[[str], str]
 ) -> None:
-    result = stagedoor("serve", "--config", file('{"gateway": {"admin": "0.0.0.0:7001"}}'))
+    text = '{"gateway": {"admin": "0.0.0.0:7001", "log": {"format": "console"}}}'
+    result = stagedoor("serve", "--config", file(text))
     assert result.exit_code == 0
     assert len(composition.ran) == 1
     assert "warning: " in result.stderr
     assert "others can reach the admin listener" in result.stderr
+
+
+def test_where_the_log_is_json_it_warns_in_lines_of_it(
+    stagedoor: Callable[..., Result], file: Callable[[str], str]
+) -> None:
+    server = '{"mcpServers": {"fx": {"command": "sh", "trust": true}}, "gateway": {"admin": "0.0.0.0:7001"}}'
+    result = stagedoor("serve", "--config", file(server))
+    lines = [json.loads(line) for line in result.stderr.splitlines()]
+    told = [(line["event"], line["level"]) for line in lines]
+    assert told == [("configuration_note", "info"), ("configuration_warning", "warning")]
+    assert "trust" in lines[0]["message"]
+    assert "others can reach the admin listener" in lines[1]["message"]
 
 
 OPEN = '{"gateway": {"listen": "0.0.0.0:7000", "auth": %s}}'
