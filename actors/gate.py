@@ -135,7 +135,7 @@ class Gate:
                     return Answer.refusing(errors.overloaded(), request.id)
                 if metered and request.method != "ping" and (over := await self._over(post)) is not None:
                     return Answer.refusing(over, request.id)
-                letter = _Letter((request,), version, post.rights, id=request.id, watch=post.watch)
+                letter = _Letter((request,), version, post.rights, watch=post.watch)
                 return await self._deliver(post, session, letter)
             case classify.LegacyNotification(session, message) | classify.LegacyResponse(session, message):
                 return await self._deliver(post, session, _Letter((message,), version, post.rights))
@@ -225,13 +225,13 @@ class Gate:
     async def get(self, get: Get) -> Reply:
         """A GET: a new event stream, or the rest of one. Where the session ended while its stream was looked for, that
         is done once more: whether it ended for good is found out by coming back."""
-        reply = await self._get(get) or await self._get(get)
+        reply = await self._get(get) or await self._get(get, again=True)
         reply = reply or Answer.refusing(errors.overloaded("the session is being restored"))
         self._count(reply)
         return reply
 
-    async def _get(self, get: Get) -> Reply | None:
-        """None: the session ended meanwhile, and its logs with it."""
+    async def _get(self, get: Get, *, again: bool = False) -> Reply | None:
+        """None: the session ended meanwhile, and its logs with it; or it may have, at the process that owns it."""
         found = await self._find_checked(get)
         if isinstance(found, Answer):
             return found
@@ -253,7 +253,8 @@ class Gate:
                 self._services.telemetry.count("stagedoor_gaps_total", ("lost",))
                 reply = another
         if isinstance(reply, Failed):
-            return Answer.refusing(_resume_refusal(reply)) if found.alive else None
+            ended = not found.alive or (type(found) is RemoteSession and not again and _nothing_is_there(reply))
+            return None if ended else Answer.refusing(_resume_refusal(reply))
         if isinstance(reply, Streaming) and isinstance(reply.source, FollowedStream):
             reply.source.comes_back = can_use(get.headers.get(VERSION_HEADER, ""), "priming")
         return reply
@@ -361,7 +362,7 @@ class Gate:
         if isinstance(opened, ProtocolError):
             return Answer.refusing(opened, request.id)
         ref, session_id = opened
-        letter = _Letter((request,), rights=post.rights, id=request.id, watch=post.watch)
+        letter = _Letter((request,), rights=post.rights, watch=post.watch)
         if post.watch is not None:
             post.watch.belongs(handle(session_key(session_id)))
         try:
@@ -485,12 +486,11 @@ class _Reader(NamedTuple):
 
 class _Letter(Struct, frozen=True):
     """What a POST brings to its session. `bad`: members of a batch that could not be read, each with its id, if that
-    could be, and the error. `id`: of the request that an error answers."""
+    could be, and the error."""
 
     messages: tuple[Message, ...]
     version: str | None = None
     rights: Rights = NO_RIGHTS
-    id: RequestId | None = None
     batch: bool = False
     bad: tuple[tuple[RequestId | None, Raw], ...] = ()
     watch: Watch | None = None
@@ -499,6 +499,11 @@ class _Letter(Struct, frozen=True):
     def ids(self) -> tuple[RequestId, ...]:
         """Of its requests."""
         return tuple(m.id for m in self.messages if type(m) is Request)
+
+    @property
+    def id(self) -> RequestId | None:
+        """Of the request that an error answers: the first one."""
+        return next(iter(self.ids), None)
 
     def posted(self, reply: PendingReply) -> PostMessages:
         """As the session is told."""
@@ -530,6 +535,11 @@ def _with_session(reply: Reply, session_id: str) -> Reply:
     if reply.status != 200 or b'"result"' not in reply.body:
         return reply  # initialize failed: there is no session
     return Answer(reply.status, reply.body, (*reply.headers, header))
+
+
+def _nothing_is_there(failed: Failed) -> bool:
+    """No such stream, or no such session."""
+    return failed.reason is Refused.GONE and failed.head == 0
 
 
 def _goes_on_nowhere(failed: Failed) -> bool:

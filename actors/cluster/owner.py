@@ -516,12 +516,10 @@ NOBODY = Principal("")
 
 
 def _id_of(ask: lt.Ask) -> RequestId | None:
-    """Of the request that an error answers."""
-    if not isinstance(ask, lt.Deliver) or ask.batch:
-        return None
-    message = lt.asked(ask)(None)  # type: ignore[arg-type]
-    first = message.messages[0] if isinstance(message, sm.PostMessages) and message.messages else None
-    return first.id if isinstance(first, Request) else None
+    """Of the request that an error answers: the first one."""
+    message = lt.asked(ask)(None) if isinstance(ask, lt.Deliver) else None  # type: ignore[arg-type]
+    messages = message.messages if isinstance(message, sm.PostMessages) else ()
+    return next((m.id for m in messages if isinstance(m, Request)), None)
 
 
 def _close(outcome: Any) -> None:

@@ -50,6 +50,12 @@ def unanswered(messages: Sequence[Message], *, batch: bool) -> Answer:
     return Answer(200, codec.encode_batch(frames) if batch else frames[0])
 
 
+def refusing(message: "PostMessages | EdgeMessage", error: errors.ProtocolError) -> Answer:
+    """The refusal of what an edge has brought, which was not begun; of several requests it names the first."""
+    messages = message.messages if isinstance(message, PostMessages) else ()
+    return Answer.refusing(error, next((m.id for m in messages if isinstance(m, Request)), None))
+
+
 class GetEvents(Struct, frozen=True):
     """A GET; `stream` for a resumption after (epoch, seq); without, that is where its client has missed what came then.
     `reader`: the client's connection; 0: that of the POST. `again`: it had the stream before, and lost its owner. The

@@ -421,7 +421,7 @@ class SessionActor(Actor):
         if self._parked is None and (cluster.doubtful or self.record.grant.term != cluster.term):
             standing = self._hold_still()
             if standing is Standing.OVER and isinstance(message, FROM_EDGES):
-                message.reply.answer(Answer.refusing(errors.store_away()))
+                message.reply.answer(sm.refusing(message, errors.store_away()))
                 return
         if self._closing and isinstance(message, sm.PostMessages) and self._comes_late(message):
             return
@@ -445,7 +445,7 @@ class SessionActor(Actor):
         elif isinstance(message, um.UpstreamNotification):
             self.services.telemetry.count("stagedoor_messages_dropped_total", ("overflow",))
         else:
-            message.reply.answer(Answer.refusing(errors.overloaded()))
+            message.reply.answer(sm.refusing(message, errors.overloaded()))
 
     def _settle(self) -> None:
         """What may follow a message: the record is written, the clock of its idle time runs, the drain is over."""
@@ -1064,7 +1064,7 @@ class SessionActor(Actor):
         for message in parked:
             if isinstance(message, FROM_EDGES):
                 # It was not begun, and may be sent again.
-                message.reply.answer(Answer.refusing(errors.store_away()))
+                message.reply.answer(sm.refusing(message, errors.store_away()))
             else:
                 self._parked.append(message)
         if self._given_back:
@@ -1210,7 +1210,7 @@ class SessionActor(Actor):
         if len(self._late) < self.mailbox_size:
             self._late += (message,)
         else:
-            message.reply.answer(Answer.refusing(errors.overloaded()))
+            message.reply.answer(sm.refusing(message, errors.overloaded()))
         return True
 
     def _move(self, message: sm.Move) -> None:

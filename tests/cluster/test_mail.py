@@ -134,6 +134,30 @@ async def test_a_get_stream_brings_what_belongs_to_no_request(autojump_clock):
         assert sent(two, "detach") == 1
 
 
+@pytest.mark.parametrize("resume_at", [0, 1])
+async def test_a_session_that_ends_as_its_stream_is_resumed_is_not_found(autojump_clock, resume_at):
+    """And not a stream that is no longer kept: whoever hears that begins anew."""
+    alpha = http(tools=("slow",), held={"slow"})
+    async with pair(alpha) as replicas:
+        client = await replicas[0].connect("alpha")
+        call, request = await reached(client, alpha, progress="t")
+        request.progress(1)
+        await call.next()
+        call.drop()
+        client.to(replicas[resume_at])
+        store = replicas[resume_at].store
+        replay = store.replay
+
+        async def late(*args: Any) -> Any:
+            assert await client.delete() == 200
+            store.replay = replay  # type: ignore[method-assign]
+            return await replay(*args)
+
+        store.replay = late  # type: ignore[method-assign]
+        assert await client.listen(call.events[-1].id).head() == 404
+        assert await client.listen(call.events[-1].id).head() == 404
+
+
 @pytest.mark.parametrize("resume_at", [0, 1, 2])
 async def test_a_stream_is_resumed_on_any_replica_without_a_hole_or_a_double(autojump_clock, resume_at):
     alpha = http(tools=("slow",), held={"slow"})
