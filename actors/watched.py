@@ -187,7 +187,7 @@ class PostWatch:
         self.operations[request.id] = operation
         if operation.context is None:
             return request
-        return Request(request.id, request.method, carrying(request.params, operation.context, operation.baggage))
+        return Request(request.id, request.method, carrying(request.params, operation.context, found.baggage))
 
     def _operation(
         self,
@@ -204,7 +204,7 @@ class PostWatch:
             "server",
             method,
             found,
-            id=id,
+            request_id=id,
             endpoint=post.endpoint,
             session=session,
             era=era,

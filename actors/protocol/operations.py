@@ -39,118 +39,78 @@ class Audited(NamedTuple):
     args: Any = None
 
 
-class Operation:
+class Operation(msgspec.Struct, eq=False):
     """What is known of it. `began` and `span` are the observer's own."""
 
-    __slots__ = (
-        "ambient",
-        "audited",
-        "backend",
-        "baggage",
-        "began",
-        "code",
-        "context",
-        "endpoint",
-        "era",
-        "error",
-        "id",
-        "links",
-        "method",
-        "observer",
-        "outcome",
-        "parent",
-        "peer",
-        "received",
-        "session",
-        "side",
-        "span",
-        "status",
-        "taken",
-        "tool",
-        "transport",
-        "version",
-        "without_client",
-    )
+    observer: "Observer"
+    side: Side
+    method: str
+    """Empty: it could not be read."""
+    carried: Carried = NOTHING_CARRIED
+    """What it brings of the work that it is part of."""
+    request_id: RequestId | None = None
+    tool: str = ""
+    endpoint: str = ""
+    session: str = ""
+    """The handle, by which nobody can use it."""
+    era: str = ""
+    version: str = ""
+    transport: str = ""
+    backend: str = ""
+    peer: str = ""
+    """The address at the other end of its client's connection."""
+    links: tuple[TraceContext, ...] = ()
+    """Earlier work that this one goes on with."""
+    context: TraceContext | None = None
+    """Where it is itself; None: nobody traces it."""
+    audited: Callable[[], Audited] | None = None
+    """Reads what the audit trail is to say of it beside its end; None: nothing."""
+    began: float = 0.0
+    span: Any = None
+    received: bool = False
+    """A session of this process has it."""
+    taken: bool = False
+    """An actor has it, and will say how it ends."""
+    without_client: bool = False
+    """Its connection is gone, and its work goes on."""
+    outcome: Outcome | None = None
+    error: str = ""
+    """OpenTelemetry's `error.type`; empty: it went well."""
+    code: int | None = None
+    """Of its JSON-RPC error."""
+    status: int = 0
+    """Of the HTTP answer, where that is known."""
 
-    def __init__(
-        self,
-        observer: "Observer",
-        side: Side,
-        method: str,
-        carried: Carried = NOTHING_CARRIED,
-        *,
-        id: RequestId | None = None,
-        tool: str = "",
-        endpoint: str = "",
-        session: str = "",
-        era: str = "",
-        version: str = "",
-        transport: str = "",
-        backend: str = "",
-        peer: str = "",
-        links: tuple[TraceContext, ...] = (),
-    ) -> None:
-        self.observer = observer
-        self.side = side
-        self.method = method
-        """Empty: it could not be read."""
-        self.tool = tool
-        self.id = "" if id is None else str(id)[:ID_SHOWN]
-        self.endpoint = endpoint
-        self.session = session
-        """The handle, by which nobody can use it."""
-        self.era = era
-        self.version = version
-        self.transport = transport
-        self.backend = backend
-        self.peer = peer
-        """The address at the other end of its client's connection."""
-        self.parent, self.ambient, self.baggage = carried.context, carried.ambient, carried.baggage
-        self.links = links
-        """Earlier work that this one goes on with."""
-        self.context: TraceContext | None = None
-        """Where it is itself; None: nobody traces it."""
-        self.audited: Callable[[], Audited] | None = None
-        """Reads what the audit trail is to say of it beside its end; None: nothing."""
-        self.began = 0.0
-        self.span: Any = None
-        self.received = False
-        """A session of this process has it."""
-        self.taken = False
-        """An actor has it, and will say how it ends."""
-        self.without_client = False
-        """Its connection is gone, and its work goes on."""
-        self.outcome: Outcome | None = None
-        self.error = ""
-        """OpenTelemetry's `error.type`; empty: it went well."""
-        self.code: int | None = None
-        """Of its JSON-RPC error."""
-        self.status = 0
-        """Of the HTTP answer, where that is known."""
-        observer.began(self)
+    def __post_init__(self) -> None:
+        self.observer.began(self)
+
+    @property
+    def id(self) -> str:
+        """Of its request, as it is told."""
+        return "" if self.request_id is None else str(self.request_id)[:ID_SHOWN]
 
     @property
     def trace_id(self) -> str:
         """Of the trace that it is part of; empty: of none."""
-        found = self.context or self.parent
+        found = self.context or self.carried.context
         return found.trace_id if found is not None else ""
 
     @property
     def span_id(self) -> str:
         """Of the span there that it is, or that it is for; empty: of none."""
-        found = self.context or self.parent
+        found = self.context or self.carried.context
         return found.span_id if found is not None else ""
 
     @property
     def recorded_trace(self) -> str:
         """The same, if somebody records it: of another there is nothing to look at."""
-        found = self.context or self.parent
+        found = self.context or self.carried.context
         return found.trace_id if found is not None and found.sampled else ""
 
     @property
     def mark(self) -> str:
         """What a record keeps of it, so that later work can point at it: a `traceparent` if there is one."""
-        found = self.context or self.parent
+        found = self.context or self.carried.context
         return found.parent if found is not None else "-"
 
     def ended(self, outcome: Outcome, error: str = "", code: int | None = None, status: int = 0) -> None:

@@ -749,7 +749,7 @@ class SessionActor(Actor):
             self.services.observer,
             "server",
             method,
-            id=id,
+            request_id=id,
             endpoint=self.identity.endpoint,
             session=handle(self.identity.key),
             era="legacy",

@@ -545,7 +545,7 @@ class Connection(Actor):
         self._calls.observe(key, operation)
         if operation.context is None:
             return call.params
-        return trace_context.carrying(call.params, operation.context, operation.baggage)
+        return trace_context.carrying(call.params, operation.context, within.baggage)
 
     def _send(self, effect: ev.Send) -> None:
         if self._transport is not None:

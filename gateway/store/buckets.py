@@ -38,36 +38,48 @@ class MemoryBuckets:
             self._paid[once] = now + round(seconds * SECOND)
             self._bound(now)
             return Taken(free=True)
-        rates: list[tuple[str, int]] = []
-        counts: list[tuple[str, tuple[int, int]]] = []
+        if len(buckets) == 1 and not buckets[0].quota:  # nearly always
+            then, wait = self._rate(buckets[0], cost, now)
+            if wait > 0:
+                return Taken(0, wait / SECOND)
+            self._rates[buckets[0].key] = then
+        elif (refused := self._take(buckets, cost, now)) is not None:
+            return refused
+        if len(self._rates) + len(self._counts) + len(self._paid) > MOST:
+            self._bound(now)
+        return ALL_GAVE
+
+    def _take(self, buckets: Sequence[Bucket], cost: int, now: int) -> Taken | None:
+        """From all of them; None: they gave it."""
+        rates: dict[str, int] = {}
+        counts: dict[str, tuple[int, int]] = {}
         longest, place = 0.0, 0
         for at, bucket in enumerate(buckets):
             if bucket.quota:
                 end, taken = self._window(bucket, now)
-                wait = 0.0 if taken + cost <= bucket.most else end - now
-                counts.append((bucket.key, (end, taken + cost)))
+                wait = 0.0 if taken + cost <= bucket.most else math.inf if cost > bucket.most else end - now
+                counts[bucket.key] = end, taken + cost
             else:
-                # When all is back. Not later than it can be: the bucket may have been larger, or the clock ahead.
-                full = now + bucket.most * bucket.micros
-                back = self._rates.get(bucket.key, 0)
-                if back < now:
-                    back = now
-                elif back > full:
-                    back = self._rates[bucket.key] = full
-                then = back + cost * bucket.micros
-                wait = then - full
-                rates.append((bucket.key, then))
-            if cost > bucket.most:
-                wait = math.inf
+                rates[bucket.key], wait = self._rate(bucket, cost, now)
             if wait > longest:
                 longest, place = wait, at
         if longest > 0:
             return Taken(place, longest / SECOND)
         self._rates.update(rates)
         self._counts.update(counts)
-        if len(self._rates) + len(self._counts) + len(self._paid) > MOST:
-            self._bound(now)
-        return ALL_GAVE
+        return None
+
+    def _rate(self, bucket: Bucket, cost: int, now: int) -> tuple[int, float]:
+        """When all is back once this is taken too, and how long that has to wait."""
+        # When all is back. Not later than it can be: the bucket may have been larger, or the clock ahead.
+        full = now + bucket.most * bucket.micros
+        back = self._rates.get(bucket.key, 0)
+        if back < now:
+            back = now
+        elif back > full:
+            back = self._rates[bucket.key] = full
+        then = back + cost * bucket.micros
+        return then, math.inf if cost > bucket.most else then - full
 
     def _window(self, bucket: Bucket, now: int) -> tuple[int, int]:
         first = MONDAY if bucket.micros == _WEEK else 0

@@ -56,9 +56,9 @@ class Spans:
         """Begins its span, within its parent; whether it is recorded was decided there, or is decided here."""
         if not operation.method and operation.side != "resumption":
             return
-        parent = operation.parent
+        parent = operation.carried.context
         within = _NOWHERE if parent is None else set_span_in_context(NonRecordingSpan(_context(parent)), _NOWHERE)
-        links = [Link(_context(link)) for link in (*operation.links, operation.ambient) if link is not None]
+        links = [Link(_context(link)) for link in (*operation.links, operation.carried.ambient) if link is not None]
         method = _method(operation)
         span = self._tracer.start_span(method, within, KINDS[operation.side], links=links)
         operation.span, context = span, span.get_span_context()
