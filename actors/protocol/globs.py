@@ -10,6 +10,9 @@ from typing import Final, NamedTuple
 
 EXPRESSION: Final = re.compile(r"\{[^{}]*\}")
 """In a URI template: what is put in its place is not known yet (RFC 6570)."""
+TEMPLATE_MAX: Final = 1024
+"""Characters of a template that is compared with patterns: how long that takes grows with both, and any client, and any
+server, can make one up."""
 
 
 class Set(NamedTuple):
@@ -68,9 +71,14 @@ def glob(text: str) -> Glob:
     return Glob(text, tuple(tokens))
 
 
-@lru_cache(4096)
-def template(text: str) -> Glob:
-    """The texts that a URI template can become, about: any text for each of its expressions."""
+def template(text: str) -> Glob | None:
+    """The texts that a URI template can become, about: any text for each of its expressions. None: it is too long to be
+    compared."""
+    return _template(text) if len(text) <= TEMPLATE_MAX else None
+
+
+@lru_cache(512)
+def _template(text: str) -> Glob:
     literals = EXPRESSION.split(text)
     tokens: list[Token] = [_only(character) for character in literals[0]]
     for literal in literals[1:]:
@@ -168,6 +176,7 @@ def _filled(range: tuple[str, str], ranges: tuple[tuple[str, str], ...]) -> bool
     return at > ord(high)
 
 
+@lru_cache(1024)
 def _only(character: str) -> Set:
     return Set(((character, character),))
 

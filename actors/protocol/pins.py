@@ -101,7 +101,8 @@ class Pins:
                 self._pinned[kind][item_name(item, NAMED_BY[kind]) or ""] = pin(kind, item)
         said = definitions.introduction if definitions is not None else None
         self.instructions = said.instructions if said is not None else None
-        self._templates = tuple(template(uris.template(name)) for name in self._pinned["template"])
+        templates = (template(uris.template(name)) for name in self._pinned["template"])
+        self._templates = tuple(one for one in templates if one is not None)
         self._skeletons = {skeleton(name): name for kind in ("tool", "prompt") for name in self._pinned[kind]}
         self._told: dict[tuple[str, ...], None] = {}
         self._lists: list[tuple[tuple[Kind, bool], tuple[Raw, ...], Judged]] = []
@@ -231,9 +232,10 @@ class Pins:
 
 
 def _stands_for(kind: Kind, listed: str, uri: str | None) -> bool:
-    """Whether a resource or a template may be what a URI names; one that can't be read may be anything."""
+    """Whether a resource or a template may be what a URI names; what can't be read, or compared, may be anything."""
     if kind == "template":
-        return uri is None or template(uris.template(listed)).matches(uri)
+        names = template(uris.template(listed))
+        return uri is None or names is None or names.matches(uri)
     return uri is None or normalized(listed) == uri
 
 

@@ -17,7 +17,7 @@ from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias
 from msgspec import Struct
 
 from actors.protocol import limiting, uris
-from actors.protocol.globs import Glob, covers, glob, meets, template
+from actors.protocol.globs import TEMPLATE_MAX, Glob, covers, glob, meets, template
 from actors.protocol.limiting import Due, Limit
 from actors.protocol.rights import STATIC, Rights, principal_id
 from actors.protocol.spelling import Members
@@ -220,6 +220,7 @@ class Decision(NamedTuple):
 NO_RULES: Final = Decision("allow", "no policy")
 UNMENTIONED: Final = Decision("deny", "no rule allows it")
 UNREADABLE: Final = Decision("deny", "the URI could be read as another one")
+TOO_LONG: Final = Decision("deny", f"the template is longer than {TEMPLATE_MAX} characters")
 
 Values: TypeAlias = Mapping[str, Any]
 
@@ -384,7 +385,8 @@ class Standing:
 
     def _decide(self, kind: Kind, backend: str, name: str, asked: Asked) -> Decision:
         if kind == "template":
-            return self._template("resource", backend, template(uris.template(name)))
+            names = template(uris.template(name))
+            return TOO_LONG if names is None else self._template("resource", backend, names)
         if kind == "resource":
             read = normalized(name)
             if read is None:

@@ -12,6 +12,8 @@ from actors.protocol.errors import Malformed, invalid_params
 
 SHOWN: Final = 100
 """Characters of a name in an error."""
+VALUES_MAX: Final = 16_384
+"""Values in arguments that conditions ask about: each condition is given all of them, and everybody waits meanwhile."""
 
 
 def folded(name: str) -> str:
@@ -72,13 +74,18 @@ def check(present: Collection[str], known: Members = PARAMS) -> None:
 
 def check_within(value: Any, known: Members) -> None:
     """Raises Malformed for a name, however deep, that could be taken for one of these, or for another one in its
-    object."""
-    todo = [value]
+    object; and for more than VALUES_MAX of them."""
+    todo, seen = [value], 1
     while todo:
         one = todo.pop()
+        if not isinstance(one, list | dict):
+            continue
+        seen += len(one)
+        if seen > VALUES_MAX:
+            raise Malformed(invalid_params(f"more than {VALUES_MAX} values in the arguments"))
         if isinstance(one, list):
             todo += one
-        elif isinstance(one, dict):
+        else:
             check(one, known)
             if len({folded(name) for name in one}) < len(one):
                 raise Malformed(invalid_params("two members of the arguments differ in capitals alone"))

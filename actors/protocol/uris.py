@@ -6,6 +6,8 @@ from ipaddress import AddressValueError, IPv6Address
 from typing import Final
 from urllib.parse import unquote
 
+from actors.protocol.globs import TEMPLATE_MAX
+
 _HIDDEN: Final = re.compile(r"%(?:2f|5c|2e|00)", re.IGNORECASE)
 """Slashes, backslashes, dots and NUL that are written as codes: whether they count as what they stand for, each server
 decides for itself."""
@@ -29,6 +31,8 @@ _MARK: Final = 0xE000
 _MARKS_MAX: Final = 256
 _IN_BRACKETS: Final = re.compile(r"(?<=[\[\ue000])[0-9A-Fa-f:.]+(?=\])")
 """The address of an IPv6 host, also where its bracket is the first mark in a pattern."""
+_TEMPLATE_MAX: Final = 3 * TEMPLATE_MAX
+"""Each character may be written as a code, which has three."""
 _BETWEEN: Final = re.compile(r"[/?&=#;:]")
 
 
@@ -65,8 +69,9 @@ def pattern(text: str) -> str:
 
 
 def template(text: str) -> str:
-    """The same for what a template's URIs have in common."""
-    return _read(text, _EXPRESSION)
+    """The same for what a template's URIs have in common; of one that is too long to be compared anyway nothing is
+    read."""
+    return _read(text, _EXPRESSION) if len(text) <= _TEMPLATE_MAX else text
 
 
 def small_scheme(text: str) -> str:

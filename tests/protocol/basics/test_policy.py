@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from actors.protocol import policy as rules
+from actors.protocol.globs import TEMPLATE_MAX, Glob, meets
 from actors.protocol.policy import Asked, ConditionError, Policy, Rule, Variable, Who, decide, item
 from actors.protocol.rights import STATIC, Rights
 
@@ -352,3 +353,19 @@ def test_a_template_with_an_open_scheme_is_read_as_its_uris_are(host: str) -> No
     judge = policy.standing("ann", NOBODY).decide
     assert judge("template", "s", f"{{scheme}}://{host}/%70riv//{{x}}").outcome == "deny"
     assert judge("template", "s", f"{{scheme}}://{host}/{{x}}").outcome == "allow"
+
+
+def test_a_template_that_is_too_long_to_be_compared_is_denied(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever completes, and each server, can make one up, and all others wait for as long as that takes."""
+    compared: list[int] = []
+
+    def counted(one: Glob, other: Glob) -> bool:
+        compared.append(len(other.tokens))
+        return meets(one, other)
+
+    monkeypatch.setattr("actors.protocol.policy.meets", counted)
+    standing = Policy([rule(allow=["resource:a:test:///pub/*"])]).standing("ann", Rights())
+    for length, outcome in ((100, "allow"), (TEMPLATE_MAX, "allow"), (TEMPLATE_MAX + 1, "deny"), (1_000_000, "deny")):
+        name = "test:///pub/{x}".ljust(length, "a")
+        assert standing.decide("template", "a", name).outcome == outcome
+    assert max(compared) <= TEMPLATE_MAX

@@ -10,7 +10,7 @@ from actors.protocol import modern_tasks, spelling, subjects, tasks
 from actors.protocol.capabilities import TASKS
 from actors.protocol.errors import Malformed, Refusal
 from actors.protocol.payload import dumps
-from actors.protocol.spelling import Members, folded
+from actors.protocol.spelling import VALUES_MAX, Members, folded
 from gateway.sealing import AesSealer
 
 SEALER = AesSealer([b"k"])
@@ -80,6 +80,18 @@ def test_arguments_have_one_reading(value: Any, good: bool) -> None:
         return
     with pytest.raises(Malformed):
         spelling.check_within(value, Members(["limit"]))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [[0] * VALUES_MAX, [[{}] * 100] * 200, {str(n): 0 for n in range(VALUES_MAX)}],
+    ids=["list", "deep", "object"],
+)
+def test_arguments_that_are_looked_through_have_so_many_values(value: Any) -> None:
+    with pytest.raises(Malformed, match="more than 16384 values"):
+        spelling.check_within(value, Members([]))
+    spelling.check_within([0] * (VALUES_MAX - 1), Members([]))
+    spelling.check_within("x" * 1_000_000, Members([]))
 
 
 def test_arguments_however_deep_are_looked_through() -> None:
