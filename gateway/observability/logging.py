@@ -1,8 +1,8 @@
 """Structured logs: one event name and its values a line, as JSON or as text for people.
 
-What libraries log by the standard module goes the same way. No line holds a credential or a session id
-(`gateway.observability.redaction`), no peer can fill the log with warnings (`flood`), and
-a sink that fails (a closed pipe, a full disk) harms nobody. The library behind it (`gateway.observability.lines`) is
+What libraries log by the standard module goes the same way, and so does the exception by which the process ends. No line
+holds a credential or a session id (`gateway.observability.redaction`), no peer can fill the log with warnings (`flood`),
+and a sink that fails (a closed pipe, a full disk) harms nobody. The library behind it (`gateway.observability.lines`) is
 loaded by the first line that is written: many a process never says anything.
 """
 
@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from functools import cached_property
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ def configure(
     console = style == "console" or (style == "auto" and stream.isatty())
     _writer = _Writer(LEVELS[level], console, tuple(secrets), stream)
     _adopt_standard_logging(_writer)
+    sys.excepthook = _crashed
 
 
 def prepare() -> None:
@@ -136,6 +138,14 @@ def _adopt_standard_logging(writer: _Writer) -> None:
     root.addHandler(_Adopted(writer))
     root.setLevel(writer.level)
     logging.captureWarnings(True)
+
+
+def _crashed(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """What nobody has caught. Python would print it as it is: many lines, with what credentials there are in it."""
+    if issubclass(kind, KeyboardInterrupt):
+        sys.__excepthook__(kind, error, trace)
+    else:
+        _writer.write(logging.CRITICAL, "critical", "crashed", {"logger": "stagedoor", "exc_info": error})
 
 
 @contextlib.contextmanager

@@ -1,6 +1,7 @@
 import io
 import json
 import logging
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -16,8 +17,9 @@ from gateway.observability import bound, configure, get_log
 def _restored() -> Iterator[None]:
     """Logging belongs to the whole process: put back what the test found."""
     root = logging.getLogger()
-    handlers, level = list(root.handlers), root.level
+    handlers, level, hook = list(root.handlers), root.level, sys.excepthook
     yield
+    sys.excepthook = hook
     logging.captureWarnings(False)
     structlog.reset_defaults()
     for handler in list(root.handlers):
@@ -85,6 +87,17 @@ def test_an_exception_is_part_of_its_line(lines: Callable[..., Any]) -> None:
         get_log("x").error("failed", exc_info=True)
     [line] = written()
     assert "RuntimeError: it had [redacted] in it" in line["exception"]
+
+
+def test_what_nobody_has_caught_is_one_line_without_credentials(lines: Callable[..., Any]) -> None:
+    written = lines(level="error", secrets=["hush-hush-hush"])
+    try:
+        raise ExceptionGroup("all", [ValueError("no hush-hush-hush here")])
+    except ExceptionGroup as error:
+        sys.excepthook(type(error), error, error.__traceback__)
+    [line] = written()
+    assert (line["level"], line["event"], line["logger"]) == ("critical", "crashed", "stagedoor")
+    assert "ValueError: no [redacted] here" in line["exception"]
 
 
 def test_what_libraries_log_goes_the_same_way(lines: Callable[..., Any]) -> None:
