@@ -460,7 +460,9 @@ class SessionEndpoint(Endpoint):
     def told(self, message: UpstreamNotification) -> None:
         """A notification of a server."""
         backend, method, params = message.backend, message.method, message.params
-        if self.news(backend, method) or (method in (UPDATED, tasks.STATUS) and not self._may_hear(message)):
+        if self.news(backend, method) or (method == tasks.STATUS and not self.tasks.knows(backend, params)):
+            return
+        if method in (UPDATED, tasks.STATUS) and not self._may_hear(message):
             return
         if self.merged is not None:
             params = self.tasks.exposed(backend, method, self.merged.notification(backend, method, params))

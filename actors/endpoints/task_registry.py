@@ -108,6 +108,15 @@ class TaskRegistry:
             raise errors.Refusal(refusal)
         return tasks.resolve(id, served.backends) if self._prefixed else Owner(backend, id)
 
+    def knows(self, backend: str, params: Raw) -> bool:
+        """Whether what a server tells of a task is of one that this client could ask about. Others are the gateway's,
+        which runs tools as tasks for clients without any."""
+        try:
+            id = tasks.target(params)
+        except (errors.Malformed, errors.Refusal):
+            return True  # it is about none
+        return (tasks.expose(backend, id) if self._prefixed else id) in self._made
+
     def shows(self, backend: str, params: Raw) -> bool:
         """Whether a client may hear what has become of a task of this server."""
         try:

@@ -10,6 +10,7 @@ from tests.support.mcp_backend import Backend
 from tests.support.pool_client import PoolClient, pools_of
 from tests.support.task_backend import RELATED, TaskBackend
 
+STATUS = "notifications/tasks/status"
 MAY = {"elicitation": {"form": {}}}
 FORM = {"message": "Who?", "requestedSchema": {"type": "object", "properties": {}}}
 KINDS = pytest.mark.parametrize("kind", ["stdio", "http", "inproc"])
@@ -33,6 +34,26 @@ async def test_it_is_run_as_a_task_and_answered_as_if_it_were_none(
         assert await call.result() == {"content": [{"type": "text", "text": "done"}]}
         assert len(alpha.asked_for("tools/call")) == 1
         assert len(alpha.asked_for("tasks/get")) >= 3
+
+
+@pytest.mark.parametrize(("endpoint", "name"), [("alpha", "must"), ("", "alpha__must")])
+async def test_its_caller_hears_nothing_of_the_task(autojump_clock: Any, endpoint: str, name: str) -> None:
+    alpha = TaskBackend()
+    async with open_gateway(alpha) as gateway:
+        client = await gateway.connect(endpoint)
+        events = client.listen()
+        call = client.begin("tools/call", {"name": name, "arguments": {"x": 1}})
+        task = await alpha.task()
+        task.tell()
+        await trio.sleep(1)
+        task.complete("done")
+        task.tell()
+        assert await call.result() == {"content": [{"type": "text", "text": "done"}]}
+        task.tell()
+        alpha.upstream.notify("notifications/message", {"level": "error", "data": "all was said"})
+        await events.next("notifications/message")
+        assert not events.seen(STATUS)
+        assert not call.seen(STATUS)
 
 
 async def test_other_tools_and_other_servers_are_called_as_ever(autojump_clock: Any) -> None:
