@@ -1,9 +1,9 @@
 """Structured logs: one event name and its values a line, as JSON or as text for people.
 
-What libraries log by the standard module goes the same way, and so does the exception by which the process ends. No line
-holds a credential or a session id (`gateway.observability.redaction`), no peer can fill the log with warnings (`flood`),
-and a sink that fails (a closed pipe, a full disk) harms nobody. The library behind it (`gateway.observability.lines`) is
-loaded by the first line that is written: many a process never says anything.
+What libraries log by the standard module goes the same way, and so does the exception by which the process ends. No
+line holds a credential or a session id (`gateway.observability.redaction`), no peer can fill the log with warnings
+(`flood`), and a sink that fails (a closed pipe, a full disk) harms nobody. The library behind it
+(`gateway.observability.lines`) is loaded by the first line that is written: many a process never says anything.
 """
 
 import contextlib
