@@ -67,6 +67,11 @@ def limited(outcome: str, values: str, mode: str = "enforce") -> dict[str, str]:
     return {grows("stagedoor_limit_decisions_total", f',of="call",outcome="{outcome}",mode="{mode}"'): values}
 
 
+def rejected(reason: str, values: str) -> dict[str, str]:
+    """Refusals of one kind."""
+    return {grows("stagedoor_messages_rejected_total", f',reason="{reason}"'): values}
+
+
 ZEROS = {
     grows("stagedoor_events_lost_total"): "0x40",
     grows("stagedoor_fenced_writes_total"): "0x40",
@@ -116,6 +121,10 @@ CASES = [
         {**JOB, "actor": "session"},
     ),
     Case("StagedoorMailboxRefusals", {grows("stagedoor_mailbox_refusals_total", ',actor="session"'): "4x40"}, 7),
+    Case("StagedoorNoRoom", rejected("overloaded", "0+20x40"), 12, {**JOB, "reason": "overloaded"}),
+    Case("StagedoorNoRoom", rejected("server_full", "0+20x40"), 12, {**JOB, "reason": "server_full"}),
+    Case("StagedoorNoRoom", rejected("overloaded", "0+5x40"), 12, what="now and then"),
+    Case("StagedoorNoRoom", rejected("session_not_found", "0+100x40"), 12, what="clients do it wrong"),
     Case("StagedoorLoopLag", buckets("stagedoor_scheduler_lag_seconds", SHORT, "", 1.0), 15, REPLICA),
     Case("StagedoorLoopLag", buckets("stagedoor_scheduler_lag_seconds", SHORT, "", 0.1), 15, what="a little late"),
     Case(
