@@ -220,7 +220,8 @@ class Decision(NamedTuple):
 NO_RULES: Final = Decision("allow", "no policy")
 UNMENTIONED: Final = Decision("deny", "no rule allows it")
 UNREADABLE: Final = Decision("deny", "the URI could be read as another one")
-TOO_LONG: Final = Decision("deny", f"the template is longer than {TEMPLATE_MAX} characters")
+TEMPLATE_TOO_LONG: Final = Decision("deny", f"the template is longer than {TEMPLATE_MAX} characters")
+URI_TOO_LONG: Final = Decision("deny", f"the URI is longer than {uris.URI_MAX} characters")
 
 Values: TypeAlias = Mapping[str, Any]
 
@@ -386,11 +387,11 @@ class Standing:
     def _decide(self, kind: Kind, backend: str, name: str, asked: Asked) -> Decision:
         if kind == "template":
             names = template(uris.template(name))
-            return TOO_LONG if names is None else self._template("resource", backend, names)
+            return TEMPLATE_TOO_LONG if names is None else self._template("resource", backend, names)
         if kind == "resource":
             read = normalized(name)
             if read is None:
-                return UNREADABLE
+                return UNREADABLE if len(name) <= uris.URI_MAX else URI_TOO_LONG
             name = read
         refused, allowed = UNMENTIONED, ""
         needed: dict[str, None] = {}

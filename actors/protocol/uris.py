@@ -8,6 +8,8 @@ from urllib.parse import unquote
 
 from actors.protocol.globs import TEMPLATE_MAX
 
+URI_MAX: Final = 64 * 1024
+"""Characters of a URI that rules and pins are asked about: a client can make up any, and all others wait meanwhile."""
 _HIDDEN: Final = re.compile(r"%(?:2f|5c|2e|00)", re.IGNORECASE)
 """Slashes, backslashes, dots and NUL that are written as codes: whether they count as what they stand for, each server
 decides for itself."""
@@ -40,8 +42,8 @@ def normalized(uri: str) -> str | None:
     """The one form of a URI that rules are matched against (RFC 3986, section 6.2.2): scheme and web host in small
     letters, the address of an IPv6 host as short as can be (RFC 5952), codes of plain characters decoded, doubled
     slashes and `.` left out of the path. None for what could be read as another place than it says: `..` between any
-    two delimiters, encoded slashes and dots, backslashes, control characters."""
-    parts = _PARTS.fullmatch(uri)
+    two delimiters, encoded slashes and dots, backslashes, control characters; and for more than URI_MAX characters."""
+    parts = _PARTS.fullmatch(uri) if len(uri) <= URI_MAX else None
     if parts is None or _decoded(uri) is None:
         return None
     scheme, host, path, rest = parts.groups(default="")

@@ -12,6 +12,7 @@ from actors.protocol import policy as rules
 from actors.protocol.globs import TEMPLATE_MAX, Glob, meets
 from actors.protocol.policy import Asked, ConditionError, Policy, Rule, Variable, Who, decide, item
 from actors.protocol.rights import STATIC, Rights
+from actors.protocol.uris import URI_MAX
 
 NOBODY = Rights()
 DEV = Rights(groups=frozenset({"dev"}))
@@ -369,3 +370,11 @@ def test_a_template_that_is_too_long_to_be_compared_is_denied(monkeypatch: pytes
         name = "test:///pub/{x}".ljust(length, "a")
         assert standing.decide("template", "a", name).outcome == outcome
     assert max(compared) <= TEMPLATE_MAX
+
+
+@pytest.mark.parametrize("part", ["a", "/x", "%61"])
+def test_a_uri_that_is_too_long_to_be_read_is_denied(part: str) -> None:
+    standing = Policy([rule(allow=["resource:a:*"])]).standing("ann", Rights())
+    for length, outcome in ((URI_MAX, "allow"), (URI_MAX + len(part), "deny"), (4_000_000, "deny")):
+        uri = f"test:///{part * (length // len(part))}"[: length // len(part) * len(part)]
+        assert standing.decide("resource", "a", uri).outcome == outcome
