@@ -37,6 +37,13 @@ class Actor:
     ctx: "Context"
     """Set when the actor is spawned."""
 
+    _slots: ClassVar[frozenset[str]] = frozenset()
+    """Its attributes that are in no `__dict__`."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls._slots = frozenset(name for kind in cls.__mro__ for name in getattr(kind, "__slots__", ()))
+
     def started(self) -> None:
         """Runs as the first thing of its life, before any message."""
 
@@ -54,10 +61,11 @@ class Actor:
 
     def drop_all(self) -> None:
         """Lets go of whatever it holds. See `disposable`."""
-        slots = {name for kind in type(self).__mro__ for name in getattr(kind, "__slots__", ())}
-        for name in [*slots, *getattr(self, "__dict__", ())]:
+        for name in self._slots:
             if hasattr(self, name):
                 delattr(self, name)
+        if hasattr(self, "__dict__"):
+            self.__dict__.clear()
 
 
 class Context:
