@@ -9,6 +9,7 @@ from typing import Any, get_args
 import msgspec
 
 from actors import record
+from actors.cluster import holder, mailer, owner, remote, sweeper
 from actors.endpoints import catalogue
 from actors.machines.cluster import follow, lease, route
 from actors.machines.modern import request as exchange
@@ -16,9 +17,12 @@ from actors.machines.modern import subscription
 from actors.machines.session import effects, events
 from actors.modern import requests as exchanges
 from actors.modern import subscriptions
-from actors.pools import guest, pool, remote
+from actors.pools import guest, pool
 from actors.pools import letters as pool_letters
 from actors.pools import messages as pool_messages
+from actors.pools import remote as remote_pools
+from actors.runtime import Down
+from actors.sessions import expiry, router, verifier
 from actors.sessions import messages as session_messages
 from actors.sessions.session import SessionActor, SessionMessage
 from actors.upstreams import messages as um
@@ -101,7 +105,7 @@ def test_every_message_of_a_pool_is_one_that_its_actor_takes() -> None:
     assert told <= set(get_args(guest.GuestMessage))
     own = set(get_args(pool.PoolMessage)) - set(get_args(pool.OfOwner))
     own -= {record.Stored, pool_messages.LateDue}
-    assert own == set(get_args(remote.RemoteMessage))
+    assert own == set(get_args(remote_pools.RemoteMessage))
 
 
 def test_every_message_between_replicas_about_pools_is_of_one_side() -> None:
@@ -122,3 +126,25 @@ def test_every_effect_and_every_event_of_the_machines_of_a_cluster_is_in_its_uni
     for module, told, wanted, values in unions:
         assert defined_in(module) - values == set(get_args(told)) | set(get_args(wanted))
         assert set(module.HANDLERS) == set(get_args(told))
+
+
+# Those that are there once -----------------------------------------------------------------------------------
+
+
+def test_every_message_of_the_router_the_expiry_the_verifier_and_the_sweeper_is_one_that_they_take() -> None:
+    values = {router.Alive, router.Elsewhere, expiry.Ending}
+    elsewhere = {Down, record.Renamed}
+    for module, union in (
+        (router, router.RouterMessage),
+        (expiry, expiry.ExpiryMessage),
+        (verifier, verifier.VerifierMessage),
+        (sweeper, sweeper.SweeperMessage),
+    ):
+        assert defined_in(module) - values == set(get_args(union)) - elsewhere, module.__name__
+
+
+def test_every_message_of_the_mailer_is_one_that_it_takes() -> None:
+    assert defined_in(holder) | {remote.Send} == set(get_args(holder.HolderMessage))
+    assert defined_in(owner) == set(get_args(owner.OwnerMessage))
+    sides = set(get_args(holder.HolderMessage)) | set(get_args(owner.OwnerMessage))
+    assert defined_in(mailer) | sides == set(get_args(mailer.MailerMessage))

@@ -1,4 +1,12 @@
-"""A cluster under a plan of faults, and the laws that must hold at its end."""
+"""A cluster under a plan of faults, and the laws that must hold at its end:
+
+1. The outcome of a request lives in one place: on the connection that it came on, or in the log from the acknowledged
+   opening of its stream on.
+2. What may have been sent to a server is never sent again, by anyone.
+3. The log is the truth, mail is a hint: event n + 1 of a stream is written after event n, or the log is read.
+4. Leases decide when something is done, the fence of every write decides whether.
+5. Only `create` and `restore` make a record: a late writer never raises the dead.
+"""
 
 from __future__ import annotations
 
