@@ -15,13 +15,13 @@ from msgspec import Raw, Struct, field
 from actors.machines.session import events as ev
 from actors.ports import Telemetry
 from actors.protocol import errors
+from actors.protocol.errors import BROKEN
 from actors.protocol.instruments import OTHER
 from actors.protocol.messages import EMPTY
 from actors.protocol.methods import METHODS
 from actors.protocol.naming import build_names
 from actors.protocol.operations import Operation, Outcome
 from actors.protocol.outcomes import code_of
-from actors.protocol.payload import BROKEN
 from actors.protocol.table import Table
 from actors.protocol.trace_context import trace_id
 from actors.runtime import EMPTY_TABLE, put
@@ -135,7 +135,7 @@ def error_type(error: Raw) -> str:
     try:
         code = msgspec.json.decode(error, type=_Code).code
         return str(code) if code in errors.CODES else "other"
-    except (msgspec.DecodeError, RecursionError):
+    except BROKEN:
         return "malformed"
 
 

@@ -12,10 +12,10 @@ from actors.ports import Audit, Principal
 from actors.protocol import errors
 from actors.protocol import payload as json
 from actors.protocol.messages import Error, Result
+from actors.protocol.methods import ELICIT
 from actors.protocol.operations import Operation
 from actors.protocol.rights import Rights
 
-ELICIT = "elicitation/create"
 ACTIONS = frozenset({"accept", "decline", "cancel"})
 
 

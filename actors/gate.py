@@ -35,6 +35,7 @@ from actors.ports import (
     SessionKey,
     Streaming,
     Watch,
+    Where,
     ignore,
 )
 from actors.protocol import classify, classify_modern, codec, errors, headers, limiting, modern_tasks
@@ -66,8 +67,6 @@ READER_BITS = 48
 """Of the number by which owners tell the connections that a client reads a stream on."""
 
 Session: TypeAlias = Ref | RemoteSession
-Where: TypeAlias = tuple[SessionKey, Principal, str]
-"""One client's way to one session: key, principal, endpoint."""
 
 
 class Gate:

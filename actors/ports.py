@@ -259,6 +259,8 @@ class Door(Protocol):
 
 SessionKey: TypeAlias = str
 """32 hex digits: the first 128 bits of SHA-256 of the session id. The id itself is never stored."""
+Where: TypeAlias = tuple[SessionKey, Principal, str]
+"""One client's way to one session: key, principal, endpoint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -542,7 +544,7 @@ DUE_PARTS = 16
 
 class Cluster(Protocol):
     """What one replica sees of the others. Nothing of it may be needed for correctness: leases say when to act, the
-    fence of every write says whether (CLUSTER, laws 3 and 4)."""
+    fence of every write says whether."""
 
     incarnation: Incarnation
     """Of this process at present; the `owner` of what it claims."""

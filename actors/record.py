@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 from msgspec import Struct
 
-from actors.machines.session.record import reads
+from actors.machines.session.record import Fields, reads
 from actors.ports import (
     UNAVAILABLE,
     Deltas,
@@ -29,9 +29,6 @@ from actors.ports import (
 )
 from actors.runtime import EMPTY_TABLE, Context, put
 from actors.services import Services
-
-Fields: TypeAlias = dict[str, bytes | None]
-"""Changes of a record; None deletes."""
 
 RETRY = 1.0
 """Seconds between two attempts while the store is away."""

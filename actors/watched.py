@@ -20,12 +20,12 @@ from actors.gate import EVENT_HEADER, SESSION_HEADER
 from actors.modern.requests import refused
 from actors.ports import NO_AUDIT, Answer, Audit, Delete, Door, EventSource, Get, Post, Reply, Streaming
 from actors.protocol import codec, errors, operations, trail
-from actors.protocol.errors import Malformed
+from actors.protocol.errors import BROKEN, Malformed
 from actors.protocol.headers import VERSION_HEADER
 from actors.protocol.messages import EMPTY, Request, RequestId
 from actors.protocol.meta import names_version
 from actors.protocol.operations import Audited, Observer, Operation
-from actors.protocol.payload import BROKEN, text_or_none
+from actors.protocol.payload import text_or_none
 from actors.protocol.rights import Rights
 from actors.protocol.trace_context import NOTHING_CARRIED, Carried, carried, carrying, parse
 from actors.sessions.router import session_key

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
@@ -13,9 +13,6 @@ if TYPE_CHECKING:
     from gateway.oauth.service import Authorization
     from gateway.oauth.vault import Place
 
-Told: TypeAlias = tuple[int, dict[str, Any]]
-"""An HTTP status and a JSON object."""
-
 MOST: Final = 1000
 """Accounts in one list."""
 WITHIN: Final = 15.0
@@ -25,9 +22,9 @@ AWAY: Final = {"error": "the store of the accounts is not available; try again"}
 
 async def operate_accounts(
     authorization: "Authorization[Any]", flows: "Flows", table: Table, what: str, options: Mapping[str, str]
-) -> Told:
-    """`accounts` lists them, `accounts-disconnect` ends those of a `principal`, at one `server` or at all; `rewrap`
-    seals all anew by the present key."""
+) -> tuple[int, dict[str, Any]]:
+    """An HTTP status and a JSON object. `accounts` lists them, `accounts-disconnect` ends those of a `principal`, at
+    one `server` or at all; `rewrap` seals all anew by the present key."""
     from gateway.oauth.errors import AwayError
 
     try:

@@ -9,15 +9,13 @@ from typing import Any, Final, TypeAlias, TypeVar
 import trio
 
 from actors.endpoints.merged import MISSING
-from actors.protocol.methods import METHODS
+from actors.protocol.methods import LIST_KINDS, METHODS, ListKind
 from actors.protocol.table import Limits
 from actors.protocol.versions import MODERN
 from actors.upstreams.backends import Status
-from gateway.cli.client import ClientFailedError, Kind, UrlTarget
+from gateway.cli.client import ClientFailedError, UrlTarget
 from gateway.client import Client, ClientError, McpError, open_client
 
-LISTED: Final[tuple[Kind, ...]] = ("tools", "resources", "prompts")
-"""The kinds of things that servers are asked for, in this order; each has the name of the capability."""
 EXECUTED: Final = {
     "no": "the call was not executed",
     "unknown": "the call may have been executed",
@@ -93,7 +91,7 @@ class Asking:
             self._client = await self._answer(entered, self._within, acts=acts)
         return self._client
 
-    async def list(self, kind: Kind) -> Entries:
+    async def list(self, kind: ListKind) -> Entries:
         """All that is listed of a kind; servers that are not in it are `missing`."""
         return await self.items(f"{kind}/list") if kind in (await self.begun()).capabilities else []
 
@@ -158,7 +156,7 @@ class UrlClient:
         entry: dict[str, Any] = {"name": self._target.url.partition("?")[0], "transport": "http"}
         try:
             client = await self._asking.begun()
-            counts = {kind: len(await self.list(kind)) for kind in LISTED if kind in client.capabilities}
+            counts = {kind: len(await self.list(kind)) for kind in LIST_KINDS if kind in client.capabilities}
         except ClientFailedError as error:
             return [{**entry, "status": "failing", "error": {"message": str(error)}}]
         return [

@@ -12,11 +12,12 @@ from typing import Any
 import trio
 
 from actors.duplex import Duplex
+from actors.protocol.methods import LIST_KINDS, ListKind
 from actors.protocol.table import Limits
 from actors.protocol.versions import LATEST_HANDSHAKE
 from actors.tree import GatewayActors
-from gateway.calling import INFO, LISTED, Asking, Entries, open_url
-from gateway.cli.client import Client, ClientFailedError, Kind, Target, UrlTarget
+from gateway.calling import INFO, Asking, Entries, open_url
+from gateway.cli.client import Client, ClientFailedError, Target, UrlTarget
 from gateway.client import Client as Session
 from gateway.client import open_client as open_session
 from gateway.config import Settings
@@ -61,7 +62,9 @@ class ConfiguredClient:
         async with places, self.alone(name) as client:
             try:
                 declared = (await client.begun()).capabilities
-                found[name] = {"counts": {kind: len(await client.list(kind)) for kind in LISTED if kind in declared}}
+                found[name] = {
+                    "counts": {kind: len(await client.list(kind)) for kind in LIST_KINDS if kind in declared}
+                }
             except ClientFailedError as error:
                 first, *lines = str(error).splitlines()
                 # What is known of the server's end says more, if it is the server that does not work.
@@ -69,7 +72,7 @@ class ConfiguredClient:
                 known = status is not None and status.failure is not None
                 found[name] = {} if known else {"error": {"message": first, "stderr": [s.strip() for s in lines]}}
 
-    async def list(self, kind: Kind) -> Entries:
+    async def list(self, kind: ListKind) -> Entries:
         """All pages. Servers that are still starting are waited for; those that don't start are `missing`."""
         until = trio.current_time() + self._actors.services.limits.link_connect
         while True:

@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import trio
 
@@ -25,9 +25,6 @@ from actors.sessions.messages import Describe, Description, EndSession, Move, Ta
 from actors.sessions.router import Activate, Alive, Elsewhere, MoveSession
 from actors.streams.recorder import handle
 from actors.tree import GatewayActors
-
-Told: TypeAlias = tuple[int, dict[str, Any]]
-"""An HTTP status and a JSON object."""
 
 PAGE: Final = 100
 """Sessions in one page, if a number is not asked for."""
@@ -61,9 +58,10 @@ class Operator:
         self._actors = actors
         self._services: Services = actors.services
 
-    async def ask(self, what: str, name: str, options: Mapping[str, str]) -> Told:
-        """`list` (options `cursor`, `limit`); or with a session, by its handle or key: `end`, `move` (option `to`), and
-        `where` and `take`, of which a supervisor makes a move to another worker."""
+    async def ask(self, what: str, name: str, options: Mapping[str, str]) -> tuple[int, dict[str, Any]]:
+        """An HTTP status and a JSON object. `list` (options `cursor`, `limit`); or with a session, by its handle or
+        key: `end`, `move` (option `to`), and `where` and `take`, of which a supervisor makes a move to another
+        worker."""
         try:
             with trio.fail_after(WITHIN):
                 if what == "list":

@@ -23,7 +23,7 @@ from actors.machines.cluster import follow as fl
 from actors.machines.cluster import route as rt
 from actors.machines.session.machine import RETRY_MS
 from actors.named import NamedRef
-from actors.ports import Answer, Failed, Incarnation, Principal, Record, SessionKey, Streaming, ignore
+from actors.ports import Answer, Failed, Incarnation, Principal, Record, SessionKey, Streaming, Where, ignore
 from actors.protocol import errors
 from actors.protocol.errors import ProtocolError, Refusal
 from actors.protocol.messages import Request, RequestId
@@ -46,9 +46,6 @@ CHECK = fl.CHECK
 
 NAME = "mail"
 """As which mail fails."""
-
-Where: TypeAlias = tuple[SessionKey, Principal, str]
-"""One client's way to one session: key, principal, endpoint."""
 
 NOBODY: Final[Where] = ("", Principal(""), "")
 """In letters that only name another one."""

@@ -13,9 +13,8 @@ from msgspec import Raw, Struct
 
 from actors.ports import NO_RIGHTS, Incarnation, Principal, Rights, SessionKey
 from actors.protocol import codec
-from actors.protocol.errors import Malformed
+from actors.protocol.errors import BROKEN, Malformed
 from actors.protocol.messages import Error, Message, Request, RequestId
-from actors.protocol.payload import BROKEN
 from actors.runtime import Reply
 from actors.sessions import messages as sm
 

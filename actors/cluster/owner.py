@@ -21,7 +21,7 @@ from actors.cluster import letters as lt
 from actors.cluster.feeds import told_of
 from actors.cluster.letters import Letter, UnreadableError
 from actors.named import LIVES, NamedRef
-from actors.ports import Answer, Failed, Incarnation, Post, Principal, Refused, SessionKey, Streaming
+from actors.ports import Answer, Failed, Incarnation, Post, Principal, Refused, SessionKey, Streaming, Where
 from actors.protocol import errors
 from actors.protocol.errors import ProtocolError
 from actors.protocol.messages import Request, RequestId
@@ -48,8 +48,6 @@ SAID_BYTES = 4 * 1024 * 1024
 10 to 15 s."""
 LAST = 60.0
 """Seconds that the holder of a stream that has ended has to say what it wrote of it."""
-
-Where: TypeAlias = tuple[SessionKey, Principal, str]
 
 
 class Activated(Struct, frozen=True):

@@ -30,7 +30,7 @@ from actors.machines.upstream.modern_events import Caller
 from actors.protocol import capabilities, errors
 from actors.protocol.messages import EMPTY, RequestId
 from actors.protocol.methods import CHANGED, METHODS
-from actors.protocol.steady import steady
+from actors.protocol.steady import Items, steady
 from actors.protocol.table import HttpTarget, Replaced, Table, repinned, replaced
 from actors.protocol.transport import UNAUTHORIZED
 from actors.runtime import Actor, AtCapacity, Down, DynamicSupervisor, Ref, SystemClosed
@@ -51,7 +51,7 @@ from actors.upstreams.messages import (
     UpstreamWrongEra,
 )
 from actors.upstreams.own_calls import OwnCalls
-from actors.upstreams.paging import Items, Page, Paging
+from actors.upstreams.paging import Page, Paging
 from actors.upstreams.start import start_list_upstream
 
 # Messages ------------------------------------------------------------------------------------------------------

@@ -18,7 +18,9 @@ from actors.ports import Accounts, Failed, Invitation
 from actors.protocol import errors
 from actors.protocol import payload as json
 from actors.protocol.capabilities import ClientBits, client_refusal
-from actors.protocol.outcomes import MAY_ASK, Outcome
+from actors.protocol.errors import BROKEN
+from actors.protocol.messages import Outcome
+from actors.protocol.outcomes import MAY_ASK
 from actors.runtime import EMPTY_TABLE, put
 from actors.services import Services
 from actors.upstreams.messages import UpstreamOutcome
@@ -31,7 +33,6 @@ HELD_MAX: Final = 64
 """Calls of one client that are held; a further one is answered with the address of the page."""
 OURS: Final = "Internal error: "
 """How the message of an error begins that is not the client's fault."""
-COMPLETE: Final = "notifications/elicitation/complete"
 CONNECT: Final = "connect"
 """The tool that stands for a server whose lists need an account."""
 
@@ -294,7 +295,7 @@ IN_VAIN: Final = _Data("insufficient_scope", "no")
 def _read(payload: Raw) -> _Error | None:
     try:
         return msgspec.json.decode(payload, type=_Error)
-    except json.BROKEN:
+    except BROKEN:
         return None
 
 

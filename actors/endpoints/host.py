@@ -22,12 +22,12 @@ from actors.protocol import capabilities, tasks
 from actors.protocol import payload as json
 from actors.protocol.messages import base36
 from actors.protocol.operations import Operation
+from actors.protocol.steady import Items
 from actors.protocol.table import BackendSpec
 from actors.protocol.versions import can_use
 from actors.runtime import Context, DynamicSupervisor
 from actors.upstreams.backends import Status
 from actors.upstreams.eras import Eras
-from actors.upstreams.paging import Items
 
 MEMO_SIZE = 512
 """Different views kept ready; a gateway has about as many as it has kinds of clients."""

@@ -19,9 +19,9 @@ from actors.machines.upstream.events import ServerInfo
 from actors.ports import ListStore
 from actors.protocol import definitions
 from actors.protocol.definitions import Definitions, Introduction
+from actors.protocol.steady import Items
 from actors.protocol.table import BackendSpec, HttpTarget, SseTarget, StdioTarget, WebSocketTarget
 from actors.services import TableCell
-from actors.upstreams.paging import Items
 
 MAX_ENTRIES: Final = 1024
 """Values kept; the one that was written longest ago goes first."""

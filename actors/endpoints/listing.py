@@ -24,13 +24,13 @@ from actors.protocol.aggregate import Naming, item_name
 from actors.protocol.messages import EMPTY
 from actors.protocol.methods import CHANGED, METHODS
 from actors.protocol.naming import Names, Uris, build_names, build_uris
-from actors.protocol.steady import steady
+from actors.protocol.steady import Items, steady
 from actors.protocol.subjects import LISTED
 from actors.protocol.table import Table
 from actors.protocol.transport import UNAUTHORIZED
 from actors.runtime import EMPTY_SET, EMPTY_TABLE, put, without
 from actors.upstreams.messages import UpstreamOutcome
-from actors.upstreams.paging import Items, Page, Paging
+from actors.upstreams.paging import Page, Paging
 
 TOOLS, PROMPTS = "tools/list", "prompts/list"
 RESOURCES, TEMPLATES = "resources/list", "resources/templates/list"

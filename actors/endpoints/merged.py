@@ -19,6 +19,7 @@ from actors.machines.session import effects as fx
 from actors.machines.session import events as ev
 from actors.protocol import aggregate, capabilities, cursors, errors
 from actors.protocol import payload as json
+from actors.protocol.errors import BROKEN
 from actors.protocol.messages import EMPTY
 from actors.protocol.methods import CHANGED, LIST_CHANGED, METHODS
 from actors.protocol.naming import is_web
@@ -377,7 +378,7 @@ class Merged:
     def _offset(self, effect: fx.Dispatch, items: list[Raw]) -> int:
         try:
             token = msgspec.json.decode(effect.params or b"{}", type=_Page).cursor
-        except (msgspec.DecodeError, RecursionError):
+        except BROKEN:
             raise errors.Refusal(errors.invalid_params("cursor must be a string")) from None
         if token is None:
             return 0

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
-from actors.endpoints.guard import Passed
+from actors.endpoints.guard import SHOWN, Passed
 from actors.machines.session import effects as fx
 from actors.machines.upstream.events import ServerInfo
 from actors.protocol import capabilities, errors, subjects
@@ -22,11 +22,12 @@ from actors.protocol.lookalikes import shown
 from actors.protocol.methods import CHANGED, METHODS, UNSUBSCRIBE
 from actors.protocol.pins import Difference, Pins, digest_of
 from actors.protocol.policy import Kind
+from actors.protocol.steady import Items
 from actors.protocol.subjects import Subject
 from actors.protocol.table import BackendSpec, Table
 from actors.services import Services
 from actors.upstreams.messages import UpstreamOutcome
-from actors.upstreams.paging import Items, Page, Paging
+from actors.upstreams.paging import Page, Paging
 
 if TYPE_CHECKING:
     from actors.endpoints.endpoint import Endpoint
@@ -40,8 +41,6 @@ LOOK_WITHIN: Final = 30.0
 TOLD: Final = 200
 """Differences of one list that are told one by one."""
 HINT: Final = "`stagedoor pin` shows it, `stagedoor pin --accept` takes it"
-SHOWN: Final = 200
-"""Characters of a name in a log."""
 LISTED_IN: Final[dict[Kind, str]] = {kind: method for method, kind in subjects.LISTED.items()}
 """The list that has a definition."""
 

@@ -11,7 +11,6 @@ from typing import Protocol
 from msgspec import Raw
 from msgspec.structs import replace
 
-from actors.endpoints.connecting import COMPLETE
 from actors.endpoints.endpoint import Endpoint
 from actors.endpoints.host import Host, Tree, profile_of, whose_connection
 from actors.endpoints.listing import RESOURCES, TEMPLATES, Source, catalogue_key
@@ -29,7 +28,7 @@ from actors.protocol import capabilities, codec, tasks, translate
 from actors.protocol import payload as json
 from actors.protocol.filter import located
 from actors.protocol.messages import EMPTY, Notification, RequestId
-from actors.protocol.methods import LIST_CHANGED, METHODS, SET_LEVEL, SUBSCRIBE, UNSUBSCRIBE, UPDATED
+from actors.protocol.methods import ELICITED, LIST_CHANGED, METHODS, SET_LEVEL, SUBSCRIBE, UNSUBSCRIBE, UPDATED
 from actors.protocol.policy import Policy, shown_otherwise
 from actors.protocol.rights import Rights
 from actors.protocol.subjects import CALL
@@ -192,7 +191,7 @@ class SessionEndpoint(Endpoint):
     def complete(self, params: Raw) -> None:
         """As in `Endpoint`."""
         if "elicit.url" in self.bits and can_use(self.host.version, "elicitation_modes"):
-            self.host.event(ev.CallProgressed("", None, COMPLETE, params, self.host.ctx.now()))
+            self.host.event(ev.CallProgressed("", None, ELICITED, params, self.host.ctx.now()))
 
     # Requests of the client
 

@@ -20,10 +20,11 @@ from actors.protocol import payload as json
 from actors.protocol.aggregate import annotations_of, item_name
 from actors.protocol.messages import EMPTY
 from actors.protocol.methods import LIST_CHANGED, METHODS
+from actors.protocol.steady import Items
 from actors.protocol.subjects import LISTED
 from actors.protocol.table import LISTS, BackendSpec, Table, same_server
 from actors.upstreams.messages import UpstreamOutcome
-from actors.upstreams.paging import Items, Page, Paging
+from actors.upstreams.paging import Page, Paging
 
 
 class Single:

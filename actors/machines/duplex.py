@@ -5,20 +5,18 @@ they run, what is refused here; which answer a client that has cancelled must no
 "Cancellation"; on Streamable HTTP a POST has to end, with -32800), and what the end of a subscription is said by.
 """
 
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
-import msgspec
 from msgspec import Raw, Struct, field
 
 from actors.protocol import codec, errors
 from actors.protocol.errors import REQUEST_CANCELLED, Malformed, ProtocolError, encode_error_body
 from actors.protocol.messages import Error, Notification, Request, RequestId, Result
 from actors.protocol.meta import LEVEL_KEY, names_version
+from actors.protocol.methods import CANCELLED, LISTEN
 from actors.protocol.outcomes import untaken
-from actors.protocol.payload import mentions
+from actors.protocol.payload import cancelled_id, mentions
 
-LISTEN: Final = "subscriptions/listen"
-CANCELLED: Final = "notifications/cancelled"
 EMPTY_RESULT: Final = Raw(b"{}")
 LOST: Final = errors.internal("the answer was lost", reason="stream_lost", executed="unknown")
 ENDED: Final = errors.internal("the connection ends before the answer", reason="stream_lost", executed="unknown")
@@ -131,7 +129,7 @@ class Conversation:
 
     def _notification(self, notification: Notification) -> Step:
         if notification.method == CANCELLED:
-            id = _request_id(notification.params)
+            id = _cancelled(notification.params)
             exchange = None if id is None else self.running.get(id)
             if exchange is not None and id is not None:
                 exchange.withdrawn.add(id)
@@ -231,21 +229,13 @@ def _says_cancelled(message: Result | Error) -> bool:
         return False
 
 
-class _Cancelled(Struct):
-    id: RequestId | None = field(name="requestId", default=None)
-
-
-_decode_cancelled = msgspec.json.Decoder(_Cancelled).decode
-
-
-def _request_id(params: Raw) -> RequestId | None:
+def _cancelled(params: Raw) -> RequestId | None:
     try:
-        return _decode_cancelled(params).id
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return cancelled_id(params)
+    except Malformed:
         return None
 
 
 def _ended(id: RequestId) -> bytes:
     """On a shared channel the server says so besides the result (2026-07-28 patterns, "Subscriptions")."""
-    params: dict[str, Any] = {"requestId": id}
-    return msgspec.json.encode({"jsonrpc": "2.0", "method": CANCELLED, "params": params})
+    return codec.encode_cancelled(id)

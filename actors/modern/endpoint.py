@@ -40,10 +40,9 @@ from actors.protocol import capabilities, classify_modern, errors, modern_tasks,
 from actors.protocol import payload as json
 from actors.protocol.filter import Filter
 from actors.protocol.headers import check_arguments
-from actors.protocol.messages import EMPTY
+from actors.protocol.messages import EMPTY, Outcome
 from actors.protocol.meta import SERVER_KEY, Envelope
 from actors.protocol.methods import METHODS, UPDATED
-from actors.protocol.outcomes import Outcome
 from actors.protocol.subjects import CALL
 from actors.protocol.table import BackendSpec, Table, replaced
 from actors.protocol.versions import LATEST_HANDSHAKE, MODERN, SERVED

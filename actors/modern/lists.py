@@ -25,11 +25,12 @@ from actors.protocol.headers import ANNOTATION, PARAM_PREFIX, IllegalAnnotation,
 from actors.protocol.messages import EMPTY
 from actors.protocol.methods import CHANGED, METHODS
 from actors.protocol.outcomes import ttl
+from actors.protocol.steady import Items
 from actors.protocol.table import HttpTarget
 from actors.protocol.translate import without_execution
 from actors.protocol.versions import MODERN
 from actors.upstreams.messages import UpstreamOutcome
-from actors.upstreams.paging import Items, Page, Paging
+from actors.upstreams.paging import Page, Paging
 
 if TYPE_CHECKING:
     from actors.modern.endpoint import ModernEndpoint, Running

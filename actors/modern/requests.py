@@ -37,10 +37,10 @@ from actors.pools.messages import UpstreamSuspended
 from actors.protocol import capabilities, codec, errors, sse
 from actors.protocol import payload as json
 from actors.protocol.capabilities import ClientBits
-from actors.protocol.messages import EMPTY, Notification, Request
+from actors.protocol.messages import EMPTY, Notification, Outcome, Request
 from actors.protocol.meta import Envelope
 from actors.protocol.operations import Operation
-from actors.protocol.outcomes import Outcome, untaken
+from actors.protocol.outcomes import untaken
 from actors.protocol.policy import shown_otherwise, shows_otherwise
 from actors.protocol.table import TOOLS, Replaced, Table, touched
 from actors.protocol.versions import MODERN

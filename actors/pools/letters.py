@@ -16,7 +16,7 @@ from actors.machines.upstream.events import ServerInfo
 from actors.machines.upstream.modern_events import Caller
 from actors.pools import messages as pm
 from actors.ports import NO_RIGHTS, Rights
-from actors.protocol.payload import BROKEN
+from actors.protocol.errors import BROKEN
 from actors.runtime import Ref
 from actors.upstreams import messages as um
 

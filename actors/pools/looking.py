@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from msgspec import Raw
 
 from actors.elicited import who_asks
-from actors.endpoints.guard import PINS
-from actors.endpoints.pinning import LISTED_IN, LOOK_AGAIN, LOOK_WITHIN, LOOKS, SHOWN, tell_all, unseen
+from actors.endpoints.guard import PINS, SHOWN
+from actors.endpoints.pinning import LISTED_IN, LOOK_AGAIN, LOOK_WITHIN, LOOKS, tell_all, unseen
 from actors.machines.upstream.events import ServerInfo
 from actors.ports import Principal
 from actors.protocol import subjects
@@ -18,11 +18,12 @@ from actors.protocol.lookalikes import shown
 from actors.protocol.methods import CHANGED, METHODS, UNSUBSCRIBE
 from actors.protocol.pins import Pins
 from actors.protocol.policy import called
+from actors.protocol.steady import Items
 from actors.protocol.subjects import Subject
 from actors.services import Services
 from actors.upstreams import messages as um
 from actors.upstreams.own_calls import Then
-from actors.upstreams.paging import Items, Page, Paging
+from actors.upstreams.paging import Page, Paging
 
 if TYPE_CHECKING:
     from actors.pools.pool import PooledConnection

@@ -24,11 +24,10 @@ from actors.pools import letters
 from actors.pools import messages as pm
 from actors.pools.ownership import LifeMessage, LocalMessage, OfOwner, Ownership, PoolMessage, without
 from actors.ports import Incarnation, Principal
-from actors.protocol import capabilities, errors, meta, translate
+from actors.protocol import capabilities, errors, meta, tasks, translate
 from actors.protocol import payload as json
 from actors.protocol.capabilities import LEVELS, ClientBits
 from actors.protocol.messages import EMPTY, base36
-from actors.protocol.meta import RELATED_TASK_KEY
 from actors.protocol.methods import METHODS, SET_LEVEL, SUBSCRIBE, UNSUBSCRIBE
 from actors.protocol.table import BackendSpec, NativeTarget, Replaced, relates, same_server
 from actors.protocol.versions import LATEST_HANDSHAKE, MODERN
@@ -57,7 +56,6 @@ GRACE = 5.0
 """Seconds within which a server must answer a ping after a call was given up."""
 WAIT = 30.0
 """Seconds after which a call that waits for a connection looks whether there is any hope."""
-RELATED = RELATED_TASK_KEY.encode()
 LENT = frozenset({"roots", *ASKABLE})
 """What a client can be asked in the course of a call."""
 
@@ -606,7 +604,7 @@ class PoolActor(Evictable):
         raised it. Official SDKs ask for roots on the stream that belongs to no call. The answer is the same
         whichever call wanted it, so the newest that runs is asked; nothing else is ever guessed. What says that it is
         of a task is of no call here, or would have come with it."""
-        if json.mentions(message.params, RELATED):
+        if tasks.mentions_task(message.params):
             return None
         over = connection.number if connection is not None else 0
         able = [number for number, call in self._calls.items() if call.connection == over and call.may_ask_back]

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeAlias
 import msgspec
 from msgspec import Raw, Struct
 
-from actors.protocol.errors import Malformed, ProtocolError, invalid_params, method_not_found
+from actors.protocol.errors import BROKEN, Malformed, ProtocolError, invalid_params, method_not_found
 from actors.protocol.messages import EMPTY
 from actors.protocol.methods import METHODS, Method, Path
 from actors.protocol.payload import KEPT_BYTES, KEPT_MAX, dumps, loads, members, mentions, text_or_none
@@ -57,7 +57,7 @@ def level_of(params: Raw) -> str:
     """The log level that params name, of the protocol or not; "" if there is none, or none that is remembered."""
     try:
         level = msgspec.json.decode(params, type=_Leveled).level if params else ""
-    except (msgspec.DecodeError, RecursionError):
+    except BROKEN:
         return ""
     return level if len(level) <= LEVEL_CHARS else ""
 

@@ -13,10 +13,10 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from actors.protocol import errors
-from actors.protocol.errors import Malformed, ProtocolError, encode_error_body
+from actors.protocol.errors import BROKEN, Malformed, ProtocolError, encode_error_body
 from actors.protocol.messages import EMPTY, Error, Message, Notification, Request, RequestId, Result
+from actors.protocol.methods import CANCELLED
 from actors.protocol.payload import (
-    BROKEN,
     ID_BYTES,
     compact,
     dumps,
@@ -325,6 +325,12 @@ def encode_request(id: RequestId, method: str, params: Raw = EMPTY) -> bytes:
 
 def encode_notification(method: str, params: Raw = EMPTY) -> bytes:
     return _line(_encode(_Notification("2.0", method, params or EMPTY)))
+
+
+def encode_cancelled(id: RequestId, reason: str | None = None) -> bytes:
+    """Tells the other end that a request need not be answered any more."""
+    why = {} if reason is None else {"reason": reason}
+    return encode_notification(CANCELLED, dumps({"requestId": id, **why}))
 
 
 def encode_result(id: RequestId, result: Raw) -> bytes:

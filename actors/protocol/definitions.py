@@ -8,8 +8,9 @@ pinned (`pins`), in its canonical form.
 import msgspec
 from msgspec import Raw, Struct, field
 
+from actors.protocol.errors import BROKEN
 from actors.protocol.methods import CHANGED
-from actors.protocol.payload import BROKEN, is_object
+from actors.protocol.payload import is_object
 
 FILE_VERSION = 2
 SCHEMA = 1

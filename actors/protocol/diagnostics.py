@@ -10,6 +10,8 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw, Struct
 
+from actors.protocol.errors import BROKEN
+
 
 class Diagnostics(Struct, frozen=True):
     """Beside the sentence of a failure. `detail` may hold addresses; `stderr` are lines without credentials."""
@@ -45,7 +47,7 @@ def told_by(error: Raw, detail: str, status: int | None = None) -> Diagnostics:
     """With what the error of another gateway says of the server behind it; `status`: that of the answer itself."""
     try:
         data = msgspec.json.decode(error, type=_Error).data or _Data()
-    except (msgspec.DecodeError, RecursionError):
+    except BROKEN:
         data = _Data()
     return Diagnostics(data.status or status, tuple(line[:CHARACTERS] for line in data.stderr[:LINES]), detail)
 
@@ -70,7 +72,7 @@ def refusal_of(error: Raw) -> str:
 def _said(error: Raw) -> _Said | None:
     try:
         return msgspec.json.decode(error, type=_Said)
-    except (msgspec.DecodeError, RecursionError):
+    except BROKEN:
         return None
 
 

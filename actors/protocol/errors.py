@@ -13,6 +13,9 @@ from msgspec import Raw, Struct
 from actors.protocol.messages import EMPTY, RequestId
 from actors.protocol.versions import VERSIONS
 
+BROKEN: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""What the decoder raises for bytes that it cannot read."""
+
 PARSE_ERROR: Final = -32700
 INVALID_REQUEST: Final = -32600
 METHOD_NOT_FOUND: Final = -32601
@@ -221,7 +224,7 @@ def parse_error_member(raw: Raw) -> ProtocolError:
     """The `error` member of a peer's response, of kind `peer`. Raises ValueError if it is not a JSON-RPC error."""
     try:
         member = _decode_member(raw)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as broken:
+    except BROKEN as broken:
         raise ValueError(f"not a JSON-RPC error object: {broken}") from None
     return ProtocolError(member.code, member.message, member.data)
 
@@ -368,7 +371,7 @@ def required_scopes(body: bytes) -> list[str]:
     """The scopes that a response with `insufficient_scope` names; none for any other."""
     try:
         return msgspec.json.decode(body, type=_StepUpBody).error.data.required_scopes
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    except BROKEN:
         return []
 
 
@@ -415,7 +418,7 @@ def reason_of(error: Raw) -> str | None:
         given = msgspec.json.decode(error, type=_Reason).data.get("reason")
         reason = msgspec.json.decode(given) if given is not None else None
         msgspec.json.decode(error, type=dict[str, Raw])
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+    except BROKEN:
         return None
     return reason if isinstance(reason, str) else None
 

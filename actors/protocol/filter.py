@@ -8,7 +8,7 @@ from msgspec import Raw, Struct
 
 from actors.protocol import meta, spelling
 from actors.protocol import payload as json
-from actors.protocol.errors import Malformed, Refusal, invalid_params
+from actors.protocol.errors import BROKEN, Malformed, Refusal, invalid_params
 from actors.protocol.messages import EMPTY
 from actors.protocol.methods import LIST_CHANGED, UPDATED
 
@@ -96,7 +96,7 @@ def read(params: Raw, *, others: bool = False) -> Filter:
     knows, which else are left out. Raises Refusal (-32602)."""
     try:
         wire = msgspec.json.decode(params or b"{}", type=_Params).notifications
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as broken:
+    except BROKEN as broken:
         raise Refusal(invalid_params(f"notifications: {broken}")) from None
     asked = (wire.tools_list_changed, wire.prompts_list_changed, wire.resources_list_changed)
     uris = tuple(dict.fromkeys(wire.resource_subscriptions or ()))
@@ -152,7 +152,7 @@ def task_of(params: Raw) -> str | None:
     """The task that params name."""
     try:
         return msgspec.json.decode(params or EMPTY, type=_Task).task_id
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    except BROKEN:
         return None
 
 
@@ -164,5 +164,5 @@ def located(params: Raw) -> str | None:
     """The URI that params name."""
     try:
         return msgspec.json.decode(params or EMPTY, type=_Located).uri
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    except BROKEN:
         return None

@@ -85,7 +85,8 @@ class IllegalAnnotation(ValueError):  # noqa: N818 - a verdict on somebody's sch
     """The tool breaks the rules; the text says which."""
 
 
-_TOKEN: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+TOKEN: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+"""What names of headers and of authentication schemes are made of (RFC 9110, section 5.6.2)."""
 _TYPES: Final = frozenset({"string", "integer", "boolean"})
 
 # The keywords of JSON Schema whose values are schemas, by the shape of the value; none of them leads to an argument by
@@ -142,7 +143,7 @@ def _mirrored(path: _Path, place: dict[str, Any]) -> Mirrored:
     if not path:
         raise IllegalAnnotation(f"{ANNOTATION} is at a place that is not reached by `properties` alone")
     where, name, kind = ".".join(path)[:100], place[ANNOTATION], place.get("type")
-    if not isinstance(name, str) or not _TOKEN.fullmatch(name):
+    if not isinstance(name, str) or not TOKEN.fullmatch(name):
         raise IllegalAnnotation(f"{ANNOTATION} of {where!r} is no header name")
     if not isinstance(kind, str) or kind not in _TYPES:
         raise IllegalAnnotation(f"{ANNOTATION} of {where!r}: only a string, an integer or a boolean goes into a header")

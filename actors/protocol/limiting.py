@@ -30,6 +30,7 @@ UNITS: Final = {
     "week": 7 * 86_400 * SECOND,
 }
 QUOTAS: Final = ("day", "week")
+WEEK: Final = UNITS["week"]
 MONDAY: Final = 4 * 86_400 * SECOND
 """The first one since 1970, from which weeks are counted."""
 MOST: Final = 1_000_000

@@ -56,5 +56,7 @@ class Error(Struct, frozen=True):
     error: Raw
 
 
+Outcome: TypeAlias = tuple[bool, Raw]
+"""A result (True), or the JSON-RPC error object instead of it."""
 Response: TypeAlias = Result | Error
 Message: TypeAlias = Request | Notification | Result | Error

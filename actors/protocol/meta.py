@@ -11,9 +11,9 @@ from msgspec import Raw, Struct, field
 
 from actors.protocol import errors
 from actors.protocol.capabilities import LEVELS, Capabilities, ClientBits, declared
-from actors.protocol.errors import Malformed, ProtocolError, Refusal
+from actors.protocol.errors import BROKEN, Malformed, ProtocolError, Refusal
 from actors.protocol.messages import EMPTY, RequestId
-from actors.protocol.payload import BROKEN, dumps, is_object, members, mentions, refused, text_or_none, token_of
+from actors.protocol.payload import dumps, is_object, members, mentions, refused, text_or_none, token_of
 from actors.protocol.versions import MODERN
 
 PREFIX: Final = "io.modelcontextprotocol/"

@@ -7,7 +7,7 @@ whose it is. To the one server behind an endpoint it passes, and from it (`carri
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Final
+from typing import Final, Literal, TypeAlias
 
 from actors.protocol.versions import LATEST_HANDSHAKE, MODERN, VERSIONS, at_least
 
@@ -95,6 +95,12 @@ UNSUBSCRIBE: Final = "resources/unsubscribe"
 UPDATED: Final = "notifications/resources/updated"
 ELICITED: Final = "notifications/elicitation/complete"
 ACKNOWLEDGED: Final = "notifications/subscriptions/acknowledged"
+CANCELLED: Final = "notifications/cancelled"
+LISTEN: Final = "subscriptions/listen"
+ELICIT: Final = "elicitation/create"
+ListKind: TypeAlias = Literal["tools", "resources", "prompts"]
+LIST_KINDS: Final[tuple[ListKind, ...]] = ("tools", "resources", "prompts")
+"""What servers list; each has the name of its capability."""
 LIST_CHANGED: Final = {
     "tools": "notifications/tools/list_changed",
     "prompts": "notifications/prompts/list_changed",
@@ -114,7 +120,7 @@ _ROWS: Final = (
     Method("ping", _BOTH, _LOCAL, last=_SESSIONS, repeatable=True),
     Method("server/discover", _CLIENT, _LOCAL, since=MODERN, repeatable=True),
     Method("notifications/initialized", _CLIENT, _LOCAL, last=_SESSIONS),
-    Method("notifications/cancelled", _BOTH, _MAPPED),
+    Method(CANCELLED, _BOTH, _MAPPED),
     Method("notifications/progress", _BOTH, _MAPPED, last_from_client=_SESSIONS),
     Method(SET_LEVEL, _CLIENT, _FAN_OUT, _LOGGING, last=_SESSIONS, repeatable=True),
     Method("notifications/message", _SERVER, _RELAYED, _LOGGING),
@@ -136,13 +142,13 @@ _ROWS: Final = (
     # What is said when a list has changed.
     *(Method(name, _SERVER, _COALESCED, (kind, "listChanged")) for kind, name in LIST_CHANGED.items()),
     # One stream for what changes (2026-07-28, patterns/subscriptions).
-    Method("subscriptions/listen", _CLIENT, _FAN_OUT, since=MODERN, repeatable=True),
+    Method(LISTEN, _CLIENT, _FAN_OUT, since=MODERN, repeatable=True),
     Method(ACKNOWLEDGED, _SERVER, _LOCAL, since=MODERN),
     # What the server asks of the client. (Later revisions have the same in results, not as requests.)
     Method("sampling/createMessage", _SERVER, _RELAYED, None, ("sampling",), last=_SESSIONS),
     Method("roots/list", _SERVER, _RELAYED, None, ("roots",), last=_SESSIONS, repeatable=True),
     Method("notifications/roots/list_changed", _CLIENT, _FAN_OUT, None, ("roots", "listChanged"), last=_SESSIONS),
-    Method("elicitation/create", _SERVER, _RELAYED, None, ("elicitation",), since="2025-06-18", last=_SESSIONS),
+    Method(ELICIT, _SERVER, _RELAYED, None, ("elicitation",), since="2025-06-18", last=_SESSIONS),
     Method(ELICITED, _SERVER, _RELAYED, None, ("elicitation", "url"), since="2025-11-25", last=_SESSIONS),
     # Tasks of 2025-11-25, which either end may run for the other: the capability is that of the end that runs them.
     Method("tasks/get", _BOTH, _ROUTED, ("tasks",), since=_TASKS, last=_SESSIONS, repeatable=True),

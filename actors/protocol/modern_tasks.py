@@ -15,9 +15,9 @@ from msgspec import Raw, Struct
 from actors.protocol import capabilities, errors, filter, methods, spelling
 from actors.protocol.capabilities import TASKS, ClientBits
 from actors.protocol.cursors import Sealer
-from actors.protocol.errors import ProtocolError, Refusal
+from actors.protocol.errors import BROKEN, ProtocolError, Refusal
 from actors.protocol.outcomes import TASK
-from actors.protocol.payload import BROKEN, dumps, members, replace_members, text_or_none
+from actors.protocol.payload import dumps, members, replace_members, text_or_none
 
 EXTENSION: Final = TASKS
 NOTIFICATION: Final = filter.TASK

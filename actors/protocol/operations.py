@@ -10,6 +10,7 @@ from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias
 import msgspec
 
 from actors.protocol import errors
+from actors.protocol.errors import BROKEN
 from actors.protocol.messages import RequestId
 from actors.protocol.trace_context import NOTHING_CARRIED, Carried, TraceContext
 
@@ -193,7 +194,7 @@ def answered(operation: Operation, status: int, body: bytes) -> None:
     """The whole answer to its POST is there, and nobody has said more of it."""
     try:
         error = _decode_answer(body).error if body else None
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    except BROKEN:
         error = None
     if error is None:
         operation.ended("answered" if status < 400 else "refused", "" if status < 400 else str(status), None, status)

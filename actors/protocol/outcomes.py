@@ -11,7 +11,7 @@ from msgspec import Raw
 from actors.protocol import capabilities, errors, pages
 from actors.protocol import payload as json
 from actors.protocol.capabilities import ClientBits, tasks_declared
-from actors.protocol.messages import EMPTY
+from actors.protocol.messages import EMPTY, Outcome
 from actors.protocol.meta import SERVER_KEY
 
 COMPLETE: Final = "complete"
@@ -20,7 +20,7 @@ KEY: Final = "stagedoor/key"
 """In the `_meta` of a legacy server's request: the key that it would have without sessions."""
 KEY_FORM: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
 """It never looks like a number, as those keys do that nobody has chosen."""
-CANCELLED: Final = Raw(b'{"action":"cancel"}')
+UNANSWERED: Final = Raw(b'{"action":"cancel"}')
 """The answer to an elicitation that nobody will give."""
 TASK: Final = "task"
 """Of the extension `io.modelcontextprotocol/tasks`."""
@@ -39,9 +39,6 @@ MAY_ASK: Final = frozenset({"tools/call", "prompts/get", "resources/read"})
 """The methods that may be answered with server requests."""
 QUESTIONS: Final = frozenset({"elicitation/create", "sampling/createMessage", "roots/list"})
 """What may be asked."""
-
-Outcome = tuple[bool, Raw]
-"""A result, or the JSON-RPC error object instead of it."""
 
 
 def untaken(error: errors.ProtocolError, request: Raw) -> errors.ProtocolError:

@@ -6,10 +6,9 @@ import msgspec
 from msgspec import Raw, Struct
 
 from actors.protocol import errors
-from actors.protocol.payload import BROKEN, dumps, mentions
-
-Outcome = tuple[bool, Raw]
-"""A result, or the JSON-RPC error object instead of it."""
+from actors.protocol.errors import BROKEN
+from actors.protocol.messages import Outcome
+from actors.protocol.payload import dumps, mentions
 
 
 class Page(Struct, frozen=True):

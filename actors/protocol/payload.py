@@ -11,11 +11,8 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw, Struct
 
-from actors.protocol.errors import Malformed, invalid_params
+from actors.protocol.errors import BROKEN, Malformed, invalid_params
 from actors.protocol.messages import EMPTY, RequestId
-
-BROKEN: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-"""What the decoder raises for bytes that it cannot read."""
 
 ID_BYTES: Final = 1024
 """Of a request id or a progress token, in UTF-8 or digits: they are kept, and are part of keys."""
@@ -274,3 +271,44 @@ def with_progress_token(params: Raw, token: RequestId | None) -> Raw:
         return replace_members(params, {"_meta": dumps(keys) if keys else None})
     keys["progressToken"] = dumps(token)
     return replace_members(params, {"_meta": dumps(keys)})
+
+
+class _Reported(Struct):
+    token: RequestId = msgspec.field(name="progressToken")
+
+
+class _Progress(Struct):
+    progress: float
+
+
+class _Cancelled(Struct):
+    id: RequestId | None = msgspec.field(name="requestId", default=None)
+
+
+_decode_reported = msgspec.json.Decoder(_Reported).decode
+_decode_progress = msgspec.json.Decoder(_Progress).decode
+_decode_cancelled = msgspec.json.Decoder(_Cancelled).decode
+
+
+def reported_token(params: Raw) -> RequestId:
+    """The token of the request that a `notifications/progress` reports on. Raises Malformed."""
+    try:
+        return _decode_reported(params).token
+    except BROKEN as broken:
+        raise refused(broken) from None
+
+
+def progress_value(params: Raw) -> float:
+    """How far that request has come. Raises Malformed."""
+    try:
+        return _decode_progress(params).progress
+    except BROKEN as broken:
+        raise refused(broken) from None
+
+
+def cancelled_id(params: Raw) -> RequestId | None:
+    """The request that a `notifications/cancelled` names, if it names one. Raises Malformed."""
+    try:
+        return _decode_cancelled(params).id
+    except BROKEN as broken:
+        raise refused(broken) from None

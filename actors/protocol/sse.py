@@ -6,11 +6,11 @@ transports); whoever reads it dispatches nothing.
 """
 
 import re
+from codecs import BOM_UTF8
 from typing import Final
 
 from msgspec import Struct
 
-BOM: Final = b"\xef\xbb\xbf"
 RETRY_MAX: Final = 3_600_000
 """A longer time to wait before a reconnect, in milliseconds, is cut to this."""
 
@@ -128,11 +128,11 @@ class SseDecoder:
 
     def _past_bom(self, chunk: bytes) -> bytes:
         head = (self._head or b"") + chunk
-        if len(head) < len(BOM) and BOM.startswith(head):
+        if len(head) < len(BOM_UTF8) and BOM_UTF8.startswith(head):
             self._head = head
             return b""
         self._head = None
-        return head.removeprefix(BOM)
+        return head.removeprefix(BOM_UTF8)
 
     def _whole(self, line: bytes) -> bytes:
         if self._partial:

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Raw
 
 from actors.protocol.aggregate import item_name
-from actors.protocol.payload import BROKEN
+from actors.protocol.errors import BROKEN
 
 Items = tuple[Raw, ...]
 

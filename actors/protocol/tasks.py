@@ -166,8 +166,18 @@ def created(result: Raw) -> str | None:
         return None
 
 
+_RELATED = RELATED_TASK_KEY.encode()
+
+
+def mentions_task(holder: Raw) -> bool:
+    """Whether params or a result may say in their `_meta` which task they belong to; a quick look at their bytes."""
+    return mentions(holder, _RELATED)
+
+
 def related_task(holder: Raw) -> str | None:
     """The task that params or a result belong to, by their `_meta`; None if they name none."""
+    if not mentions_task(holder):
+        return None
     try:
         related = members(meta_of(holder)).get(RELATED_TASK_KEY, EMPTY)
         return text_or_none(members(related).get("taskId")) if is_object(related) else None
@@ -177,7 +187,7 @@ def related_task(holder: Raw) -> str | None:
 
 def unrelated(holder: Raw) -> Raw:
     """Params or a result without the task that they belong to, for an end that knows of no task."""
-    if not mentions(holder, RELATED_TASK_KEY.encode()):
+    if not mentions_task(holder):
         return holder
     try:
         keys = {key: value for key, value in members(meta_of(holder)).items() if key != RELATED_TASK_KEY}

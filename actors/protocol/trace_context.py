@@ -12,9 +12,9 @@ from typing import Final
 import msgspec
 from msgspec import Raw, Struct
 
-from actors.protocol.errors import Malformed
+from actors.protocol.errors import BROKEN, Malformed
 from actors.protocol.messages import EMPTY
-from actors.protocol.payload import BROKEN, dumps, members, mentions, meta_of, replace_members, text_or_none
+from actors.protocol.payload import dumps, members, mentions, meta_of, replace_members, text_or_none
 from actors.protocol.transport import Headers
 
 TRACEPARENT: Final = "traceparent"

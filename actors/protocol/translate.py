@@ -22,10 +22,10 @@ from msgspec import Raw, Struct
 from actors.protocol import errors, outcomes
 from actors.protocol.capabilities import ClientBits
 from actors.protocol.errors import Malformed, ProtocolError
-from actors.protocol.messages import EMPTY
+from actors.protocol.messages import EMPTY, Outcome
 from actors.protocol.meta import ENVELOPE_KEYS, PREFIX, RELATED_TASK_KEY, RETRY_MEMBERS, SERVER_KEY, SUBSCRIPTION_KEY
 from actors.protocol.outcomes import CACHEABLE, COMPLETE
-from actors.protocol.pages import Outcome, in_words, sent_away
+from actors.protocol.pages import in_words, sent_away
 from actors.protocol.payload import (
     compact,
     dumps,

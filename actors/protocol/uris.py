@@ -6,7 +6,7 @@ from ipaddress import AddressValueError, IPv6Address
 from typing import Final
 from urllib.parse import unquote
 
-from actors.protocol.globs import TEMPLATE_MAX
+from actors.protocol.globs import EXPRESSION, TEMPLATE_MAX
 
 URI_MAX: Final = 64 * 1024
 """Characters of a URI that rules and pins are asked about: a client can make up any, and all others wait meanwhile."""
@@ -27,7 +27,6 @@ _ADDRESS: Final = r"(?<=//)\[(?=[0-9a-f.]*:[0-9a-f.]*:[0-9a-f.:]*\])"
 _GLOB: Final = re.compile(rf"\*|{_ADDRESS}|\[[^\]]*\]|%(?:2a|3f|5b)", re.IGNORECASE)
 _SPECIAL: Final = {"[": "[[]", "%2A": "[*]", "%3F": "[?]", "%5B": "[[]"}
 """Characters that mean something in a pattern, and their codes, as patterns of these characters."""
-_EXPRESSION: Final = re.compile(r"\{[^{}]*\}")
 _MARK: Final = 0xE000
 """What is no text yet stands as a character of private use, from this one on, while the rest is read."""
 _MARKS_MAX: Final = 256
@@ -73,7 +72,7 @@ def pattern(text: str) -> str:
 def template(text: str) -> str:
     """The same for what a template's URIs have in common; of one that is too long to be compared anyway nothing is
     read."""
-    return _read(text, _EXPRESSION) if len(text) <= _TEMPLATE_MAX else text
+    return _read(text, EXPRESSION) if len(text) <= _TEMPLATE_MAX else text
 
 
 def small_scheme(text: str) -> str:

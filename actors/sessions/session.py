@@ -37,6 +37,7 @@ from actors.machines.session import events as ev
 from actors.machines.session import losses, rebuild, streams
 from actors.machines.session import record as session_record
 from actors.machines.session.machine import FENCED, TABLE, step
+from actors.machines.session.record import Fields
 from actors.machines.session.state import TRANSITIONS, UNRECORDED, Client, Rules, ServerRequest, Session, SessionPhase
 from actors.ports import (
     NO_RIGHTS,
@@ -60,7 +61,7 @@ from actors.protocol.table import Replaced, Table
 from actors.protocol.trace_context import parse
 from actors.protocol.trail import AUDITED
 from actors.quotas import Quotas
-from actors.record import LOSSES, NO_FIELDS, RETRY, Fields, OwnedRecord, Renamed, SaveDue, Stored
+from actors.record import LOSSES, NO_FIELDS, RETRY, OwnedRecord, Renamed, SaveDue, Stored
 from actors.runtime import EMPTY_TABLE, NORMAL, SHUTDOWN, Actor, ActorDown, Down, Exit, Reply, put
 from actors.services import DRAIN_MARGIN, Services
 from actors.sessions import messages as sm

@@ -18,6 +18,7 @@ from actors.machines.upstream import breaker as br
 from actors.machines.upstream.events import ServerInfo
 from actors.machines.upstream.legacy_state import Phase
 from actors.protocol import errors
+from actors.protocol.errors import BROKEN
 from actors.protocol.table import Replaced, StdioTarget, replaced
 from actors.runtime import Actor, Down, Ref
 from actors.services import Services
@@ -374,7 +375,7 @@ class _Implementation(msgspec.Struct):
 def _server(server_info: ServerInfo) -> tuple[str, str]:
     try:
         info = msgspec.json.decode(server_info.implementation, type=_Implementation)
-    except (msgspec.DecodeError, RecursionError):
+    except BROKEN:
         return "", ""
     return info.name[:SHOWN], info.version[:SHOWN]
 

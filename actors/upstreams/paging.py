@@ -6,8 +6,9 @@ import msgspec
 from msgspec import Raw
 
 from actors.protocol import payload as json
-from actors.protocol.errors import Malformed
+from actors.protocol.errors import BROKEN, Malformed
 from actors.protocol.messages import EMPTY
+from actors.protocol.steady import Items
 
 MAX_PAGES = 100
 """A backend that never ends its list is cut off here."""
@@ -15,8 +16,6 @@ MAX_ITEMS = 10_000
 """The same, by items."""
 MAX_BYTES = 16 * 1024 * 1024
 """The same, by their size."""
-
-Items = tuple[Raw, ...]
 
 
 class _Cursor(msgspec.Struct):
@@ -55,7 +54,7 @@ class Paging:
             members = json.members(payload)
             items = json.elements(members.get(self._member, Raw(b"[]")))
             cursor = msgspec.json.decode(payload, type=_Cursor).nextCursor
-        except (Malformed, msgspec.DecodeError, RecursionError):
+        except (Malformed, *BROKEN):
             self._done(tuple(self._items) if self._pages else None, payload)
             return
         self._pages += 1

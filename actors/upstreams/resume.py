@@ -12,14 +12,13 @@ from typing import Protocol, assert_never
 import msgspec
 from msgspec import Raw, Struct
 
+from actors.machines.session.record import Fields
 from actors.machines.upstream.events import ServerInfo
 from actors.ports import Resumable, Sealer, SessionKey
 from actors.protocol.table import BackendSpec, HttpTarget, Replaced, Table, Target
 from actors.runtime import EMPTY_SET, EMPTY_TABLE, Actor, AtCapacity, DynamicSupervisor, SystemClosed, TaskEnded, put
 from actors.services import Services
 from actors.upstreams.messages import Recount
-
-Fields = dict[str, bytes | None]
 
 
 class Resume(Struct, frozen=True):

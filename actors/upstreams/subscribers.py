@@ -10,12 +10,11 @@ never, an update to those who subscribed, changes of lists to all.
 
 from collections.abc import Callable
 
-import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
 from actors.protocol import errors
-from actors.protocol.filter import FLAGS, URI_BYTES, URIS_BYTES, URIS_MAX
+from actors.protocol.filter import FLAGS, URI_BYTES, URIS_BYTES, URIS_MAX, located
 from actors.protocol.methods import SUBSCRIBE, UNSUBSCRIBE, UPDATED
 from actors.runtime import EMPTY_TABLE, Ref, put
 from actors.upstreams.messages import Call, UpstreamNotification
@@ -28,18 +27,6 @@ PENDING_REPLIES_BYTES = 4096
 """The largest of them: that something has changed is said in less."""
 REPLIES_AGAIN = 0.1
 """Seconds after which what found no room in a mailbox is offered again."""
-
-
-class _Located(msgspec.Struct):
-    uri: str
-
-
-def located(params: Raw) -> str | None:
-    """The URI that params name."""
-    try:
-        return msgspec.json.decode(params, type=_Located).uri
-    except (msgspec.DecodeError, RecursionError):
-        return None
 
 
 class Subscribers:

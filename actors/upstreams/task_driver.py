@@ -21,14 +21,15 @@ from actors.machines.upstream.events import CallKey, ServerInfo
 from actors.protocol import capabilities, errors, tasks
 from actors.protocol.aggregate import item_name
 from actors.protocol.capabilities import Capabilities
+from actors.protocol.errors import BROKEN
 from actors.protocol.messages import EMPTY, RequestId
 from actors.protocol.methods import LIST_CHANGED
-from actors.protocol.payload import BROKEN
+from actors.protocol.steady import Items
 from actors.runtime import Context
 from actors.services import Services
 from actors.upstreams.connection import key_of
 from actors.upstreams.own_calls import OwnCalls, Then
-from actors.upstreams.paging import Items, Page, Paging
+from actors.upstreams.paging import Page, Paging
 
 LIST, CALL = "tools/list", "tools/call"
 

@@ -7,6 +7,8 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from actors.protocol.errors import BROKEN
+
 Form = Literal["none", "keys", "hash", "redacted", "full"]
 
 NAMES: Final = 64
@@ -25,7 +27,6 @@ MORE: Final = "…"
 
 _decode: Final = msgspec.json.Decoder().decode
 _decode_names: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
-_UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 Redact = Callable[[Mapping[str, Any]], dict[str, Any]]
 """As `gateway.observability.redaction.Redaction.arguments`."""
@@ -68,18 +69,18 @@ def _given(raw: bytes, unread: Callable[[msgspec.Raw], str]) -> dict[str, Any] |
     try:
         given = _decode(raw) if raw else {}
         return given if isinstance(given, dict) else None
-    except _UNREADABLE:
+    except BROKEN:
         pass
     try:
         return {name: _value(value, unread) for name, value in _decode_names(raw).items()}
-    except _UNREADABLE:
+    except BROKEN:
         return None
 
 
 def _value(raw: msgspec.Raw, unread: Callable[[msgspec.Raw], str]) -> Any:
     try:
         return _decode(raw)
-    except _UNREADABLE:
+    except BROKEN:
         return unread(raw)
 
 
@@ -87,7 +88,7 @@ def _names(raw: bytes) -> Any:
     """The names alone: what is not told need not be read."""
     try:
         given = _decode_names(raw) if raw else {}
-    except _UNREADABLE:
+    except BROKEN:
         return None
     return [*given] if len(raw) <= NAME_CHARACTERS else [*_bounded(given)]
 

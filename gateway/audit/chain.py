@@ -18,6 +18,7 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
+from actors.protocol.errors import BROKEN
 from actors.protocol.trail import END, HEAD, LOST, START, RequestLine
 
 FIRST: Final = "0" * 64
@@ -160,7 +161,7 @@ _DECODER = msgspec.json.Decoder(_Entry)
 def _read(raw: bytes) -> "tuple[_Entry, int] | None":
     try:
         entry = _DECODER.decode(raw)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    except BROKEN:
         return None
     match = _ID.fullmatch(entry.id)
     return (entry, int(match[2])) if match is not None else None
@@ -190,7 +191,7 @@ def _is_json(raw: bytes) -> bool:
     """What is JSON begins no other."""
     try:
         msgspec.json.decode(raw)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    except BROKEN:
         return False
     return True
 

@@ -17,7 +17,6 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 import trio
-from trio.lowlevel import FdStream
 
 from actors.ports import (
     FrameAccepted,
@@ -39,10 +38,8 @@ from gateway.observability.redaction import HIDDEN
 from gateway.wire import oversized
 from gateway.wire.errors import SpawnError
 from gateway.wire.lines import FRAMES_PER_TURN, Line, LineSplitter, LongLine
-from gateway.wire.process import Child, Patience, describe_exit, end_group, spawn
+from gateway.wire.process import CHUNK, Child, Patience, describe_exit, end_group, read_pipe, spawn
 
-CHUNK: Final = 65536
-"""Bytes of one read, and about of one write."""
 SHOWN: Final = 200
 """Bytes of a dropped line that are logged."""
 STDERR_CHARACTERS: Final = 300
@@ -401,7 +398,7 @@ class StdioTransport(DuplexTransport):
 
     async def _read_messages(self, running: Running) -> None:
         lines = running.messages
-        while chunk := await self._read(running.child.stdout):
+        while chunk := await read_pipe(running.child.stdout):
             if not running.spoke:
                 running.spoke = True
                 self._say(Spoke())
@@ -455,7 +452,7 @@ class StdioTransport(DuplexTransport):
 
     async def _read_log(self, running: Running) -> None:
         lines = running.log
-        while chunk := await self._read(running.child.stderr):
+        while chunk := await read_pipe(running.child.stderr):
             for line in lines.feed(chunk):
                 self._log_line(line, running)
         if (rest := lines.finish()) is not None:
@@ -469,13 +466,6 @@ class StdioTransport(DuplexTransport):
             running.last.append(text[:STDERR_CHARACTERS])
         if text and (suppressed := running.log_rate.admit()) is not None:
             self._log.info("backend_stderr", backend=self._name, line=text, suppressed=suppressed)
-
-    @staticmethod
-    async def _read(stream: FdStream) -> bytes:
-        try:
-            return bytes(await stream.receive_some(CHUNK))
-        except (trio.BrokenResourceError, trio.ClosedResourceError):
-            return b""
 
 
 def _shown(line: Line) -> tuple[str, int]:

@@ -6,8 +6,9 @@ from typing import Any, Literal, TypeVar
 import click
 import trio
 
+from actors.protocol.methods import ListKind
 from gateway.cli.arguments import from_json, from_pairs
-from gateway.cli.client import Client, ClientFailedError, Kind, Parts, Target, UrlTarget
+from gateway.cli.client import Client, ClientFailedError, Parts, Target, UrlTarget
 from gateway.cli.common import config_problems, json_option, load_file, tell_troubles
 from gateway.cli.output import print_json, print_rows, printable
 from gateway.config import native_settings
@@ -81,7 +82,7 @@ def ls(
     parts: Callable[[], Parts],
     /,
     *,
-    what: Kind | Literal["servers"],
+    what: ListKind | Literal["servers"],
     as_json: bool,
     admin: str | None,
     **where: str | None,
@@ -104,7 +105,7 @@ def ls(
 
 
 def _entries(
-    parts: Callable[[], Parts], target: Target, kind: Kind, admin: str | None
+    parts: Callable[[], Parts], target: Target, kind: ListKind, admin: str | None
 ) -> tuple[list[dict[str, Any]], dict[str, str]]:
     async def question(client: Client) -> tuple[list[dict[str, Any]], dict[str, str]]:
         return await client.list(kind), client.missing

@@ -4,17 +4,16 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import trio
 from msgspec import Struct
 
+from actors.protocol.methods import ListKind
 from gateway.config import Settings
 
 if TYPE_CHECKING:
     from actors.protocol.definitions import Definitions
-
-Kind: TypeAlias = Literal["tools", "resources", "prompts"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +47,7 @@ class Client(Protocol):
         """Connects to every server, and tells how each is: at least `name`, and as far as known `transport`, `status`,
         `era`, `revision`, `version`, `counts`, and `error` with its `message` and `stderr`."""
 
-    async def list(self, kind: Kind) -> list[dict[str, Any]]:
+    async def list(self, kind: ListKind) -> list[dict[str, Any]]:
         """All entries of a kind, every page of them, as the protocol has them."""
 
     async def call(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ differs between the eras is a *dialect*: what is added to the params of a reques
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from msgspec import Raw, Struct
 
@@ -15,10 +15,9 @@ from actors.protocol import codec, headers, meta
 from actors.protocol.errors import METHOD_NOT_FOUND, ProtocolError
 from actors.protocol.headers import Mirrored
 from actors.protocol.messages import EMPTY, Error, Message, Notification, Request, RequestId, Result
+from actors.protocol.methods import CANCELLED
 from actors.protocol.payload import dumps, loads
 from actors.protocol.versions import MODERN
-
-CANCELLED: Final = "notifications/cancelled"
 
 
 class Outgoing(Struct, frozen=True):

@@ -5,13 +5,13 @@ from typing import Any, Final
 
 import trio
 
+from actors.protocol.outcomes import MAY_ASK
 from gateway.client.conversation import Dialect
 from gateway.client.errors import InputError, InvalidAnswerError
 from gateway.client.handlers import Handlers
 
 ROUNDS: Final = 10
 """Of one request."""
-METHODS: Final = frozenset({"tools/call", "prompts/get", "resources/read"})
 AGAIN: Final = (0.05, 0.25)
 """Seconds before a request that has nothing to answer is made again: at first, and at most."""
 
@@ -23,7 +23,7 @@ def wants_input(result: Mapping[str, Any], dialect: Dialect, method: str) -> boo
     kind = result.get("resultType", "complete")
     if kind == "complete":
         return False
-    if kind != "input_required" or method not in METHODS:
+    if kind != "input_required" or method not in MAY_ASK:
         raise InvalidAnswerError(f"a result of the kind {kind!r} to {method}")
     return True
 

@@ -14,7 +14,7 @@ from actors.protocol.table import Limits
 from actors.runtime.boundary import boundary
 from gateway.client.errors import ConnectionLostError, not_resumable
 from gateway.client.inbox import Inbox
-from gateway.client.transport import Received
+from gateway.client.transport import ACCEPT, REFUSAL, Received
 from gateway.wire.errors import WireError
 from gateway.wire.http1_client import encode_headers
 from gateway.wire.http_rules import Kind, as_answer, executed_by, instead, kind_of, read, worded
@@ -23,10 +23,6 @@ from gateway.wire.pool import Pool, Response
 from gateway.wire.sse_2024 import ON_SOCKET, WITHIN, endpoint_of
 from gateway.wire.url import Url, parse_url
 
-REFUSAL: Final = 1024 * 1024
-"""Bytes of an answer that are read."""
-ACCEPT: Final = 30.0
-"""Seconds in which a notification or an answer is accepted."""
 ANSWERED: Final = 30.0
 """Seconds in which a request is, once it is answered on the stream."""
 

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 import trio
-from trio.lowlevel import FdStream
 
 from actors.ports import Headers, RequestFailed
 from actors.protocol import codec, errors
@@ -14,16 +13,12 @@ from actors.protocol.messages import RequestId
 from actors.protocol.table import Limits, StdioTarget
 from gateway.client.errors import ConnectionLostError, not_resumable
 from gateway.client.inbox import Inbox
-from gateway.client.transport import Received
+from gateway.client.transport import WAITING, Received
 from gateway.wire import oversized
 from gateway.wire.errors import SpawnError
 from gateway.wire.lines import LineSplitter, LongLine
-from gateway.wire.process import Child, Patience, describe_exit, end_group, spawn
+from gateway.wire.process import Child, Patience, describe_exit, end_group, read_pipe, spawn
 
-CHUNK: Final = 65536
-"""Bytes of one read."""
-WAITING: Final = 64
-"""Messages that wait to be written; who has a further one waits."""
 STDERR: Final = 10
 """The last lines of its standard error that are kept."""
 LAST_WORDS: Final = 0.5
@@ -104,7 +99,7 @@ class StdioTransport:
 
     async def _read(self) -> None:
         lines = LineSplitter(self._limit)
-        while chunk := await _read(self._child.stdout):
+        while chunk := await read_pipe(self._child.stdout):
             for line in lines.feed(chunk):
                 if isinstance(line, LongLine):
                     self._drop(line)
@@ -139,7 +134,7 @@ class StdioTransport:
     async def _read_stderr(self) -> None:
         lines = LineSplitter(4096)
         try:
-            while chunk := await _read(self._child.stderr):
+            while chunk := await read_pipe(self._child.stderr):
                 for line in lines.feed(chunk):
                     text = (line.head if isinstance(line, LongLine) else line).decode(errors="replace").rstrip()
                     self._stderr.append(text)
@@ -164,10 +159,3 @@ async def open_stdio(
     except SpawnError as error:
         raise ConnectionLostError(str(error), executed="no") from error
     return StdioTransport(command[0].rpartition("/")[2], child, nursery, message_bytes)
-
-
-async def _read(stream: FdStream) -> bytes:
-    try:
-        return bytes(await stream.receive_some(CHUNK))
-    except (trio.BrokenResourceError, trio.ClosedResourceError):
-        return b""

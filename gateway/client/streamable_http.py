@@ -18,7 +18,7 @@ from actors.protocol.versions import Era, era_of
 from actors.runtime.boundary import boundary
 from gateway.client.errors import ConnectionLostError, RequestFailedError
 from gateway.client.inbox import Inbox
-from gateway.client.transport import Received
+from gateway.client.transport import ACCEPT, REFUSAL, Received
 from gateway.wire import http_rules
 from gateway.wire.errors import SizeError, WireError
 from gateway.wire.http1_client import encode_headers
@@ -32,14 +32,10 @@ RESUMES: Final = 6
 """Attempts in a row to go on with a broken stream that bring no event."""
 LISTENS: Final = 10
 """The same of the stream of what belongs to no request; with the back-off some minutes."""
-ACCEPT: Final = 30.0
-"""Seconds in which a notification or an answer is accepted."""
 LISTEN: Final = 5.0
 """Seconds that a subscription waits for the stream on which its updates come."""
 DELETE: Final = 3.0
 """Seconds for ending the session."""
-REFUSAL: Final = 1024 * 1024
-"""Bytes of a refusal that are read."""
 
 _LOG: Final = logging.getLogger("stagedoor.client")
 

@@ -10,6 +10,7 @@ import trio
 
 from actors.machines.upstream import breaker
 from actors.protocol.meta import SUBSCRIPTION_KEY
+from actors.protocol.methods import ACKNOWLEDGED, UPDATED
 from gateway.client.errors import ClientError, ConnectionLostError, McpError
 from gateway.client.values import Update, mapping, typed
 from gateway.client.waiting import Room
@@ -18,8 +19,6 @@ PENDING: Final = 1024
 """Resources that have changed and were not taken yet; of further ones the oldest is dropped."""
 LISTENS: Final = 10
 """Attempts in a row to go on with a subscription that come to nothing; with the back-off some minutes."""
-UPDATED: Final = "notifications/resources/updated"
-ACKNOWLEDGED: Final = "notifications/subscriptions/acknowledged"
 
 
 class Asking(Protocol):

@@ -1,8 +1,15 @@
 """What carries the messages of one client to one server and back; users may bring their own."""
 
-from typing import Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 from actors.ports import FrameReceived, Headers, RequestFailed, SessionLost
+
+WAITING: Final = 64
+"""Messages that wait to be written; who has a further one waits."""
+ACCEPT: Final = 30.0
+"""Seconds in which a POST of a notification or an answer is accepted."""
+REFUSAL: Final = 1024 * 1024
+"""Bytes of a refusal that are read."""
 
 Received: TypeAlias = bytes | FrameReceived | RequestFailed | SessionLost
 """One message as JSON. Where a transport has more to say than that: a message with the HTTP status that it came with,

@@ -9,7 +9,7 @@ from actors.ports import Headers
 from actors.protocol.table import Limits
 from actors.runtime.boundary import boundary
 from gateway.client.errors import ConnectionLostError, RequestFailedError, not_resumable
-from gateway.client.transport import Received
+from gateway.client.transport import WAITING, Received
 from gateway.wire.errors import WireError
 from gateway.wire.http_session import OURS
 from gateway.wire.url import SOCKET, parse_url
@@ -17,8 +17,6 @@ from gateway.wire.websocket import ON_SOCKET, RefusedError, WebSocket, WebSocket
 
 ON_UNIX: Final = "ws+unix:"
 """Before the path of a Unix domain socket: `unix:` alone is HTTP there."""
-WAITING: Final = 64
-"""Messages that wait to be written; who has a further one waits."""
 
 
 class WebSocketTransport:

@@ -9,7 +9,8 @@ from gateway.config.addresses import parse_listen
 from gateway.config.models import BrowserSection, File
 from gateway.config.problems import Path, Problem
 from gateway.config.settings import Browser
-from gateway.config.values import on_this_machine, plain
+from gateway.config.values import plain
+from gateway.wire.url import is_loopback
 
 PATH: Final[Path] = ("gateway", "auth", "browser")
 _OF: Final = {
@@ -26,7 +27,7 @@ def browser_of(file: File, problems: list[Problem]) -> Browser | None:
     gateway = file.gateway
     section, listen = gateway.auth.browser, parse_listen(gateway.listen)
     near = listen.loopback or bool(listen.path)
-    alone = near and (gateway.public_url is None or on_this_machine(urlsplit(gateway.public_url).hostname or ""))
+    alone = near and (gateway.public_url is None or is_loopback(urlsplit(gateway.public_url).hostname or ""))
     found = (_assumed if section is None else _said)(file, problems, alone=alone)
     issuers = gateway.auth.issuers  # these need it anyway
     if found is not None and _personal(file) and not (near or gateway.public_url or issuers):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic.alias_generators import to_camel
 
+from actors.protocol.headers import TOKEN
 from actors.protocol.issuers import Issuer
 from actors.protocol.policy import Policy
 from actors.protocol.rights import STATIC, Rights
@@ -41,7 +42,7 @@ from gateway.config.references import placed
 from gateway.config.sections import PLACE, limits_from
 from gateway.config.settings import AuditSettings, Auth, Callers, LogSettings, Settings, Tls, TracesSettings
 from gateway.config.signing import fault_of
-from gateway.config.values import HEADER_NAME, parse_key, plain
+from gateway.config.values import parse_key, plain
 
 if TYPE_CHECKING:
     from actors.protocol.pins import Pins
@@ -373,7 +374,7 @@ class Builder:
 
     def _headers(self, server: Server, path: Path) -> Iterator[tuple[str, str]]:
         for name, value in server.headers.items():
-            if not HEADER_NAME.fullmatch(name):
+            if not TOKEN.fullmatch(name):
                 self._add((*path, "headers", name), "is not a header name (RFC 9110, section 5.1)")
             elif _OWN_HEADERS.fullmatch(name):
                 self._add((*path, "headers", name), "is set by the gateway itself")
@@ -468,7 +469,7 @@ class Builder:
         if section is None:
             return None
         for name in section.headers:
-            if not HEADER_NAME.fullmatch(name):
+            if not TOKEN.fullmatch(name):
                 self._add(("gateway", "traces", "headers", name), "is not a header name (RFC 9110, section 5.1)")
         if find_spec("opentelemetry") is None or find_spec("opentelemetry.exporter") is None:
             self._add(("gateway", "traces"), "needs OpenTelemetry: pip install 'stagedoor[traces]'")
@@ -478,7 +479,7 @@ class Builder:
     def _audit(self) -> AuditSettings:
         section = self.file.gateway.audit
         for name in section.otlp_headers:
-            if not HEADER_NAME.fullmatch(name):
+            if not TOKEN.fullmatch(name):
                 self._add(("gateway", "audit", "otlpHeaders", name), "is not a header name (RFC 9110, section 5.1)")
         return AuditSettings(
             None if section.file is None else self._file(section.file),

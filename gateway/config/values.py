@@ -12,14 +12,14 @@ from urllib.parse import SplitResult, urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, WithJsonSchema
 
+from actors.protocol.headers import TOKEN
 from actors.protocol.issuers import ALGORITHMS, claim_path
 from actors.protocol.limiting import amount
 from gateway.config.addresses import parse_address, parse_listen
 from gateway.observability.access import check_format
-from gateway.wire.url import SOCKET, socket_path
+from gateway.wire.url import SOCKET, is_loopback, socket_path
 
 SCOPE = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+")
-HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 _REFERENCE_SCHEMA = {"type": "string", "pattern": r"\$\{.+\}"}
 
@@ -215,7 +215,7 @@ def _web_address(text: str) -> str:
         raise ValueError(_UNREACHABLE)
     if re.search(r"[\x00-\x20\x7f]", text):
         raise ValueError("must be an address without blanks")
-    if parts.scheme == "http" and not on_this_machine(host):
+    if parts.scheme == "http" and not is_loopback(host):
         raise ValueError("must be https: only an address of this machine may be http")
     return text
 
@@ -266,16 +266,9 @@ def _catalog(secret: SecretStr) -> SecretStr:
 
 
 def _header_name(text: str) -> str:
-    if not HEADER_NAME.fullmatch(text):
+    if not TOKEN.fullmatch(text):
         raise ValueError("is not a header name (RFC 9110, section 5.1)")
     return text
-
-
-def on_this_machine(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _algorithm(text: str) -> str:

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 
+from actors.protocol.headers import REPEATED
+
 Scope = Mapping[str, Any]
 Receive = Callable[[], Awaitable[Mapping[str, Any]]]
 
@@ -15,7 +17,6 @@ PARAMETERS = 8
 
 _JSON = ("application", "json")
 _EVENTS = ("text", "event-stream")
-_MCP_REPEATED = "\n"
 
 
 def header_map(raw: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
@@ -29,7 +30,7 @@ def header_map(raw: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
         return headers  # nearly always
     headers.clear()
     for name, value in pairs:
-        before = f"{headers[name]}{_MCP_REPEATED if name.startswith('mcp-') else ', '}" if name in headers else ""
+        before = f"{headers[name]}{REPEATED if name.startswith('mcp-') else ', '}" if name in headers else ""
         headers[name] = before + value
     return headers
 

@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 
 from actors.ports import ANONYMOUS, Asker, Principal, Rights
 from actors.protocol.rights import STATIC
+from gateway.wire.url import WEB_PORTS
 
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 _WILDCARDS = frozenset({"", "*", "0.0.0.0", "::"})  # noqa: S104
-_DEFAULT_PORTS = {"http": 80, "https": 443}
 _AUTHORITY = re.compile(r"(?:\[([0-9a-fA-F:.]+)\]|([^\s:/?#@\[\]]+))(?::([0-9]{0,5}))?")
 _REMEMBERED = 64
 """Allowed Host values kept, so that they are parsed once."""
@@ -121,10 +121,10 @@ class Gate:
         if parts is None:
             return False
         host, port = parts
-        full = {origin, f"{scheme}://{host}", host} if port in {"", str(_DEFAULT_PORTS.get(scheme))} else {origin, host}
+        full = {origin, f"{scheme}://{host}", host} if port in {"", str(WEB_PORTS.get(scheme))} else {origin, host}
         if full & self._origins:
             return True
-        return scheme in _DEFAULT_PORTS and (host in self._names or f"{host}:{port}" in self._names)
+        return scheme in WEB_PORTS and (host in self._names or f"{host}:{port}" in self._names)
 
     @property
     def open(self) -> bool:

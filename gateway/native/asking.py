@@ -61,8 +61,7 @@ class Asking:
             waiting.answered.set()
 
     def _withdraw(self, id: RequestId, related: RequestId | None) -> None:
-        params = codec.dumps({"requestId": id, "reason": "nobody waits for the answer any more"})
-        self._send(codec.encode_notification("notifications/cancelled", params), related)
+        self._send(codec.encode_cancelled(id, "nobody waits for the answer any more"), related)
 
 
 def _outcome(method: str, answer: Response | None) -> Any:

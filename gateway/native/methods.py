@@ -13,7 +13,7 @@ from pydantic_core import from_json
 from actors.protocol import codec
 from actors.protocol.capabilities import LEVELS
 from actors.protocol.codec import Malformed
-from actors.protocol.messages import EMPTY, RequestId
+from actors.protocol.messages import EMPTY
 from actors.protocol.versions import negotiate
 from actors.runtime.boundary import Boundary
 from gateway.native import failures
@@ -335,15 +335,6 @@ def called(session: "Session", method: str, params: Params) -> str:
     server = session.server
     there = (method == "tools/call" and name in server.tools) or (method == "prompts/get" and name in server.prompts)
     return name if there else ""
-
-
-def cancelled_id(params: Raw) -> RequestId | None:
-    """The request that a `notifications/cancelled` names, if it names one."""
-    try:
-        id = codec.loads(codec.members(params).get("requestId", EMPTY))
-    except Malformed:
-        return None
-    return id if isinstance(id, (int, str)) and not isinstance(id, bool) else None
 
 
 # Params and pages ---------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import SchemaValidator, core_schema, from_json
 
-from actors.protocol.payload import BROKEN
+from actors.protocol.errors import BROKEN
 from gateway.native.content import CONTENT_TYPES, ToolResult, to_json
 from gateway.native.errors import COUNTED, SHOWN, BadValuesError, cut, explain, named
 from gateway.native.functions import Parameter

@@ -17,6 +17,7 @@ from typing import Any, TypeVar, overload
 import trio
 
 from actors.protocol.messages import RequestId
+from actors.protocol.methods import ListKind
 from gateway.native import prompts, resources, tools
 from gateway.native.background import Background, BackgroundFunction
 from gateway.native.definitions import Description, Icons, PromptArguments
@@ -32,7 +33,7 @@ from gateway.native.providers import (
     scheme_of,
 )
 from gateway.native.resources import Resource, Template
-from gateway.native.session import Blocked, Crash, ListKind, Session
+from gateway.native.session import Blocked, Crash, Session
 from gateway.native.tools import Tool
 from gateway.native.validation import Schema
 

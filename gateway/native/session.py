@@ -6,15 +6,17 @@ request and nothing else; nothing is queued without bound, a request too many is
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
 from enum import Enum
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVarTuple, cast
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVarTuple, cast
 
 import trio
 from msgspec import Raw
 
-from actors.protocol import codec, errors, meta
+from actors.protocol import codec, errors, meta, payload
 from actors.protocol.messages import EMPTY, Error, Notification, Request, RequestId, Result
+from actors.protocol.methods import LIST_KINDS, ListKind
 from actors.protocol.rights import NO_RIGHTS, Rights
 from actors.protocol.versions import can_use
 from actors.runtime.boundary import boundary, thread_boundary
@@ -41,9 +43,6 @@ VISITS: Final = 1000
 
 LEAVING: Final = 5.0
 """Seconds that providers have, when a session ends, to hear of its subscriptions."""
-
-ListKind: TypeAlias = Literal["tools", "resources", "prompts"]
-LIST_KINDS: Final[tuple[ListKind, ...]] = ("tools", "resources", "prompts")
 
 Crash: TypeAlias = Callable[[str, BaseException], None]
 """Told of a crash in a handler: the method, and what was raised. It must not raise."""
@@ -211,9 +210,9 @@ class Session:
                 self._initialized.set()
                 self._tell_changes()
             case "notifications/cancelled":
-                id = methods.cancelled_id(notification.params)
-                if id is not None:
-                    self.cancel(id)
+                with suppress(codec.Malformed):
+                    if (id := payload.cancelled_id(notification.params)) is not None:
+                        self.cancel(id)
 
     # Requests -------------------------------------------------------------------------------------------------
 

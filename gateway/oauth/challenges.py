@@ -5,13 +5,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from actors.protocol.headers import TOKEN
+
 LONGEST: Final = 8 * 1024
 """Characters of all fields together that are read."""
 MOST: Final = 32
 """Challenges, and parameters of each, that are read."""
 
 _SKIP = re.compile(r"[\s,]*")
-_TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _TOKEN68 = re.compile(r"[A-Za-z0-9\-._~+/]+=*(?=[ \t]*(?:,|$))")
 _PARAMETER = re.compile(r'([!#$%&\'*+\-.^_`|~0-9A-Za-z]+)[ \t]*=[ \t]*(?:"((?:[^"\\]|\\.)*)"|([^\s,"]*))', re.DOTALL)
 _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
@@ -56,7 +57,7 @@ def _read(value: str, found: list[Challenge]) -> None:
                 current.setdefault(name.lower(), _ESCAPED.sub(r"\1", quoted) if quoted is not None else bare)
             at = parameter.end()
         else:
-            scheme = _TOKEN.match(value, at)
+            scheme = TOKEN.match(value, at)
             if scheme is None:
                 return
             current = {}

@@ -1,18 +1,16 @@
 """JSON that strangers have written. Pure."""
 
-from typing import Any, Final
+from codecs import BOM_UTF8
+from typing import Any
 
 import msgspec
-
-_MARK: Final = b"\xef\xbb\xbf"
-"""A byte order mark, which some write and a reader may ignore (RFC 8259, section 8.1)."""
 
 
 def read(body: bytes) -> dict[str, Any] | None:
     """The object that this is; None: it is none. Numbers that are none, and halves of characters, which could not be
     sent on or kept, are no JSON here."""
     try:
-        value = msgspec.json.decode(body.removeprefix(_MARK))
+        value = msgspec.json.decode(body.removeprefix(BOM_UTF8))
     except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None

@@ -11,14 +11,13 @@ from urllib.parse import SplitResult, urlsplit, urlunsplit
 
 from gateway.oauth import documents
 from gateway.oauth.errors import OAuthError, shown
+from gateway.wire.url import WEB_PORTS
 
 ISSUERS_MAX: Final = 16
 SCOPES_MAX: Final = 128
 """Of a document; what is beyond is not looked at."""
 TEXT_MAX: Final = 2048
 """Characters of one value."""
-
-_DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +76,7 @@ def _at(url: SplitResult, path: str) -> tuple[str]:
 def origin(url: str) -> str:
     """Scheme, host and port, as they are compared."""
     parts = urlsplit(url)
-    port = parts.port or _DEFAULT_PORTS.get(parts.scheme)
+    port = parts.port or WEB_PORTS.get(parts.scheme)
     host = parts.hostname or ""
     return f"{parts.scheme.lower()}://[{host}]:{port}" if ":" in host else f"{parts.scheme.lower()}://{host}:{port}"
 
@@ -216,7 +215,7 @@ def _checked(url: str, name: str) -> str:
         parts.port  # noqa: B018 - raises
     except ValueError:
         parts = urlsplit("")
-    if parts.scheme not in _DEFAULT_PORTS or not parts.hostname or parts.username is not None or parts.fragment:
+    if parts.scheme not in WEB_PORTS or not parts.hostname or parts.username is not None or parts.fragment:
         raise OAuthError("bad_metadata", f"its {name} is no web address")
     if any(character <= " " or character == "\x7f" for character in url):
         raise OAuthError("bad_metadata", f"its {name} is no web address")

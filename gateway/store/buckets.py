@@ -5,13 +5,11 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from actors.ports import Done
-from actors.protocol.limiting import ALL_GAVE, MONDAY, QUOTAS, SECOND, UNITS, Bucket, Taken
+from actors.protocol.limiting import ALL_GAVE, MONDAY, SECOND, WEEK, Bucket, Taken
 
 MOST: Final = 100_000
 """Buckets and payments kept; what would be forgotten first gives way, which is what the least was taken from."""
 ROOM: Final = MOST // 10
-
-_WEEK: Final = UNITS[QUOTAS[1]]
 
 
 class MemoryBuckets:
@@ -82,7 +80,7 @@ class MemoryBuckets:
         return then, math.inf if cost > bucket.most else then - full
 
     def _window(self, bucket: Bucket, now: int) -> tuple[int, int]:
-        first = MONDAY if bucket.micros == _WEEK else 0
+        first = MONDAY if bucket.micros == WEEK else 0
         end = now - (now - first) % bucket.micros + bucket.micros
         known, taken = self._counts.get(bucket.key, (0, 0))
         return end, taken if known >= end else 0

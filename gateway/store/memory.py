@@ -43,7 +43,7 @@ from gateway.store.rules import (
     next_epoch,
     replay_after,
 )
-from gateway.store.shelf import MemoryShelf
+from gateway.store.shelf import FENCED, MemoryShelf
 
 TOMBSTONES = 10_000
 """Ended sessions remembered; the oldest are forgotten early, and then GONE instead of ENDED."""
@@ -51,7 +51,6 @@ TOMBSTONES = 10_000
 _GONE = Failed(Refused.GONE)
 _NO_STREAM = Failed(Refused.GONE, "no such stream")
 _ENDED = Failed(Refused.ENDED)
-_FENCED = Failed(Refused.FENCED)
 _OWNED = Failed(Refused.FENCED, "the owner is alive")
 _EXISTS = Failed(Refused.EXISTS)
 _FULL = Failed(Refused.FULL, "the session's replay logs are full")
@@ -479,7 +478,7 @@ class MemoryStore:
         if isinstance(session, Failed):
             return session
         if session.epoch != grant.epoch or session.owner != grant.owner:
-            return _FENCED
+            return FENCED
         if session.live:
             session.expires = now + self._keep.session
         return session
@@ -506,7 +505,7 @@ class MemoryStore:
             return session
         if not (session.nonce == nonce and session.owner == self.owner):
             if session.owner != expect_owner or session.epoch != expect_epoch:
-                return _FENCED
+                return FENCED
             session.owner, session.epoch, session.nonce = self.owner, next_epoch(session.epoch, now), nonce
             session.tries += not lives
             if session.live:
@@ -531,7 +530,7 @@ class MemoryStore:
         if isinstance(session, Failed):
             return session
         if session.epoch != grant.epoch or session.owner not in (grant.owner, None):
-            return _FENCED
+            return FENCED
         session.owner = None
         return None
 
@@ -631,7 +630,7 @@ class MemoryStore:
             return _ENDED
         own = isinstance(session, _Session) and (session.owner, session.epoch) == (grant.owner, grant.epoch)
         if isinstance(session, _Session) and not own and session.epoch >= grant.epoch:
-            return _FENCED
+            return FENCED
         if own and isinstance(session, _Session) and session.rev >= rev:
             return None
         if not own or not isinstance(session, _Session):

@@ -12,7 +12,7 @@ from actors.ports import Failed, Refused, Shelved
 MOST: Final = 100_000
 """Values kept; the one that would end first gives way."""
 
-_FENCED = Failed(Refused.FENCED)
+FENCED = Failed(Refused.FENCED)
 
 
 @dataclass(slots=True)
@@ -42,7 +42,7 @@ class MemoryShelf:
         await trio.lowlevel.checkpoint()
         place = self._at(key)
         if instead is not None and (place.shelved.tag if place.shelved is not None else "") != instead:
-            return _FENCED
+            return FENCED
         place.shelved = Shelved(value, secrets.token_hex(8))
         place.ends = self._now() + seconds
         self._places[key] = place

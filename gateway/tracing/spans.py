@@ -23,7 +23,7 @@ from opentelemetry.trace import (
 )
 
 from actors.protocol.instruments import OTHER
-from actors.protocol.methods import METHODS
+from actors.protocol.methods import LISTEN, METHODS
 from actors.protocol.modern_tasks import METHODS as TASK_METHODS
 from actors.protocol.operations import Operation
 from actors.protocol.trace_context import TraceContext
@@ -33,7 +33,6 @@ SCOPE: Final = "stagedoor"
 KINDS: Final = {"server": SpanKind.SERVER, "client": SpanKind.CLIENT, "resumption": SpanKind.SERVER}
 RESUMPTION: Final = "GET"
 """What a resumption is called, as OpenTelemetry's conventions for HTTP have it: MCP has no method for it."""
-LISTEN: Final = "subscriptions/listen"
 
 WIRES: Final[Mapping[str, tuple[str, str]]] = {
     "http": ("tcp", "http"),

@@ -3,11 +3,10 @@
 Guarantee: memory stays below the limit plus one chunk, whatever is fed, and a line that is too long harms no other.
 """
 
+from codecs import BOM_UTF8
 from typing import Final, TypeAlias
 
 from msgspec import Struct
-
-from actors.protocol.sse import BOM
 
 FRAMES_PER_TURN: Final = 16
 """Frames that a reader hands up before every other task has had its turn: one read may hold thousands, and whoever
@@ -71,7 +70,7 @@ class LineSplitter:
 
     def _first(self, line: Line) -> Line:
         begun, self._begun = self._begun, True
-        return line if begun or isinstance(line, LongLine) else line.removeprefix(BOM)
+        return line if begun or isinstance(line, LongLine) else line.removeprefix(BOM_UTF8)
 
     def _extend(self, piece: bytes) -> None:
         self._size += len(piece)

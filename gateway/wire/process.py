@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
-from typing import cast
+from typing import Final, cast
 
 import trio
 from msgspec import Struct
@@ -21,6 +21,10 @@ INHERITED = ("HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER", "LANG", "LC_ALL
 """Of the gateway's own environment, which holds secrets of the gateway and of other backends: what the official SDKs
 pass on (HOME, LOGNAME, PATH, SHELL, TERM, USER), with locale, time zone and the directory for temporary files. Proxy
 settings may hold a password; a backend that needs them names them in its `env`."""
+
+
+CHUNK: Final = 65536
+"""Bytes of one read from a pipe, and about of one write."""
 
 
 class Patience(Struct, frozen=True):
@@ -160,3 +164,11 @@ async def end_group(
         with trio.move_on_after(patience.term):
             await output_ended()
     signal_group(child.pid, signal.SIGKILL)
+
+
+async def read_pipe(stream: FdStream) -> bytes:
+    """What has come through a pipe of a child; b"" when no more will."""
+    try:
+        return bytes(await stream.receive_some(CHUNK))
+    except (trio.BrokenResourceError, trio.ClosedResourceError):
+        return b""

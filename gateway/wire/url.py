@@ -1,12 +1,14 @@
 """URLs of HTTP origins, parsed once. A Unix domain socket is one too: `unix:/path`."""
 
+import ipaddress
 import os
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NamedTuple
 from urllib.parse import quote, urlsplit
 
-DEFAULT_PORTS = {"http": 80, "https": 443, "ws": 80, "wss": 443}
+WEB_PORTS = {"http": 80, "https": 443}
+DEFAULT_PORTS = WEB_PORTS | {"ws": 80, "wss": 443}
 SECURE = frozenset({"https", "wss"})
 """Those over TLS."""
 SOCKET = "unix"
@@ -86,3 +88,11 @@ def socket_path(text: str) -> str:
     if "\0" in path or len(os.fsencode(path)) > SOCKET_BYTES:
         raise ValueError(f"the path of a Unix domain socket has at most {SOCKET_BYTES} bytes, and no NUL")
     return path
+
+
+def is_loopback(host: str) -> bool:
+    """Whether this host is the machine that asks."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from actors.ports import Principal
-from gateway.operating import Operator, Told
+from gateway.operating import Operator
 from gateway.store.memory import MemoryStore
 from tests.support.calls import reached
 from tests.support.harness import Gateway, open_gateway, open_replicas
@@ -23,7 +23,7 @@ def http() -> Backend:
     return Backend("alpha", kind="http", **HELD)
 
 
-async def ask(gateway: Gateway, what: str, name: str = "", **options: str) -> Told:
+async def ask(gateway: Gateway, what: str, name: str = "", **options: str) -> tuple[int, dict[str, Any]]:
     return await Operator(gateway.actors).ask(what, name, options)
 
 

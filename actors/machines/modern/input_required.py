@@ -12,10 +12,10 @@ from msgspec import Raw, Struct
 
 from actors.protocol import errors
 from actors.protocol.codec import NO_PARAMS
-from actors.protocol.errors import Malformed, Refusal, invalid_params
+from actors.protocol.errors import BROKEN, Malformed, Refusal, invalid_params
 from actors.protocol.messages import EMPTY
 from actors.protocol.outcomes import INPUT_REQUIRED, KEY, KEY_FORM
-from actors.protocol.payload import BROKEN, dumps, is_object, members, mentions, replace_members, text_or_none
+from actors.protocol.payload import dumps, is_object, members, mentions, replace_members, text_or_none
 
 QUESTIONS_MAX: Final = 64
 """Of one result: as many as a legacy server may have open."""

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from enum import Enum
 from typing import TypeAlias, final
 
-import msgspec
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
@@ -266,19 +265,15 @@ def _unheard(wanted: str | None, params: Raw) -> str | None:
     return None if said in LEVELS and LEVELS.index(said) >= LEVELS.index(wanted) else "log_below_level"
 
 
-class _Progress(msgspec.Struct):
-    progress: float
-
-
 def _progressed(request: ModernRequest, event: Told, to: Phase) -> Step:
     """Under the client's own token; strictly increasing, unless its client would get it from the backend as it is. It
     restarts the deadline."""
     if request.token is None:
         return request, [Count("progress_unwanted")]
     try:
-        value = None if event.as_is else msgspec.json.decode(event.params, type=_Progress).progress
+        value = None if event.as_is else payload.progress_value(event.params)
         own = payload.replace_members(event.params, {"progressToken": payload.dumps(request.token)})
-    except (msgspec.DecodeError, RecursionError, errors.Malformed):
+    except errors.Malformed:
         return request, [Count("bad_progress")]
     if request.progress is not None and value is not None and value <= request.progress:
         return request, [Count("progress_not_increasing")]

@@ -13,9 +13,9 @@ import msgspec
 from msgspec import Raw, Struct
 
 from actors.protocol.cursors import Sealer
-from actors.protocol.errors import Malformed, ProtocolError, Refusal, invalid_params
+from actors.protocol.errors import BROKEN, Malformed, ProtocolError, Refusal, invalid_params
 from actors.protocol.headers import NAMED_BY
-from actors.protocol.payload import BROKEN, loads, members, text_or_none
+from actors.protocol.payload import loads, members, text_or_none
 
 SKEW: Final = 60.0
 """Seconds by which the wall clocks of two replicas may differ: a state is good for so long after its time."""

@@ -20,10 +20,10 @@ from actors.protocol import errors, modern_tasks, pages, translate
 from actors.protocol import payload as json
 from actors.protocol.capabilities import ClientBits
 from actors.protocol.cursors import Sealer
-from actors.protocol.errors import Refusal
-from actors.protocol.messages import EMPTY
+from actors.protocol.errors import BROKEN, Refusal
+from actors.protocol.messages import EMPTY, Outcome
 from actors.protocol.methods import METHODS
-from actors.protocol.outcomes import MAY_ASK, Outcome, lacked, missing
+from actors.protocol.outcomes import MAY_ASK, lacked, missing
 from actors.protocol.versions import MODERN
 
 STATE_BYTES: Final = 512 * 1024
@@ -97,7 +97,7 @@ def sent_away(
         return None
     try:
         found = msgspec.json.decode(error, type=_Error)
-    except json.BROKEN:
+    except BROKEN:
         return None
     entries = found.data.elicitations
     if found.code != errors.URL_ELICITATION_REQUIRED or not 0 < len(entries) <= URLS_MAX:

@@ -23,11 +23,11 @@ from msgspec.structs import replace
 from actors.machines.modern import input_required, request_state
 from actors.machines.modern.input_required import InputRequest
 from actors.machines.upstream.legacy_calls import failure
-from actors.protocol import capabilities, errors, translate
+from actors.protocol import capabilities, errors, messages, translate
 from actors.protocol.capabilities import ClientBits
 from actors.protocol.messages import EMPTY, RequestId
 from actors.protocol.methods import METHODS
-from actors.protocol.outcomes import CANCELLED
+from actors.protocol.outcomes import UNANSWERED
 from actors.protocol.persistent import EMPTY_MAP, PersistentMap
 from actors.protocol.versions import MODERN
 
@@ -589,17 +589,13 @@ def _failure(calls: Calls, reason: str, message: str, executed: errors.Executed 
 # What becomes of a server request (SEP-2260: always an answer, and at once) ------------------------------------------
 
 
-Refusal: TypeAlias = tuple[bool, Raw]
-"""What the backend is told if nobody is asked: a result, or the JSON-RPC error object instead of it."""
-
-
-def abandoned(method: str) -> Refusal:
+def abandoned(method: str) -> messages.Outcome:
     """Of a call that was given up, or whose client did not come back."""
     other = errors.internal("the call that raised this request was given up", reason="call_ended")
     return _refusal(method, "the client is gone", other)
 
 
-def unasked(method: str) -> Refusal:
+def unasked(method: str) -> messages.Outcome:
     """Of no call, or of one during which nobody can be asked: there is no way to a modern client. (An empty
     list of roots would be a statement.)"""
     return _refusal(method, "no call is there to carry this request", errors.method_not_found(method))
@@ -611,13 +607,13 @@ def doubtful() -> errors.ProtocolError:
     return errors.internal(text, reason="doubtful")
 
 
-def _refusal(method: str, why: str, other: errors.ProtocolError) -> Refusal:
+def _refusal(method: str, why: str, other: errors.ProtocolError) -> messages.Outcome:
     if method == "elicitation/create":
-        return True, CANCELLED
+        return True, UNANSWERED
     return False, (errors.rejected(why) if method == "sampling/createMessage" else other).raw
 
 
-def for_client(during: str, bits: ClientBits, method: str, params: Raw) -> Raw | Refusal:
+def for_client(during: str, bits: ClientBits, method: str, params: Raw) -> Raw | messages.Outcome:
     """The params of the server request that a backend asks during a request of this method, of a client with these
     bits.
 

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from actors.machines.session import effects as fx
 from actors.machines.session import streams
 from actors.machines.session.rebuild import RecordLike
-from actors.machines.session.record import Changes, read_request, read_server_request, request_id, request_key
+from actors.machines.session.record import Fields, read_request, read_server_request, request_id, request_key
 from actors.machines.session.state import Session, Stream
 from actors.protocol import codec, errors
 from actors.protocol.messages import RequestId
@@ -63,8 +63,8 @@ def _end(session: Session, name: str, owed: list[RequestId]) -> streams.Step:
     return session, effects
 
 
-def _changes(name: str, found: Table, right: Table, stream_of: Callable[[bytes], str]) -> Changes:
+def _changes(name: str, found: Table, right: Table, stream_of: Callable[[bytes], str]) -> Fields:
     """What makes the one table the other, of the entries of one stream."""
-    changed: Changes = {key: None for key, value in found.items() if key not in right and stream_of(value) == name}
+    changed: Fields = {key: None for key, value in found.items() if key not in right and stream_of(value) == name}
     changed |= {key: value for key, value in right.items() if found.get(key) != value and stream_of(value) == name}
     return changed

@@ -23,6 +23,7 @@ from actors.machines.session import server_requests, streams
 from actors.machines.session.rebuild import continuable
 from actors.machines.session.state import REFUSALS, TRANSITIONS, Client, Post, Session, SessionPhase
 from actors.protocol import capabilities, codec, errors, payload
+from actors.protocol.errors import BROKEN
 from actors.protocol.messages import Error, Notification, Request, RequestId, Result
 from actors.protocol.methods import METHODS, Kind, Sender, known
 from actors.protocol.versions import can_use, negotiate
@@ -202,7 +203,7 @@ def _initialize(session: Session, event: ev.Posted, request: Request) -> Step:
         version = negotiate(params.protocolVersion)
         client = client_of(params.capabilities, params.clientInfo, version)
         session, effects = inflight.accept(session, event, request)
-    except (msgspec.DecodeError, RecursionError, errors.Malformed) as broken:
+    except (*BROKEN, errors.Malformed) as broken:
         error = errors.invalid_params("initialize needs protocolVersion, capabilities and clientInfo")
         if isinstance(broken, errors.Malformed):
             error = broken.error

@@ -14,7 +14,7 @@ from msgspec import Raw, json
 from msgspec.structs import replace
 
 from actors.machines.session import effects as fx
-from actors.machines.session import server_requests, streams
+from actors.machines.session import streams
 from actors.machines.session.record import (
     Recorded,
     RecordedServerRequest,
@@ -186,7 +186,7 @@ def _withdraw_questions(session: Session, asked: ServerRequested) -> streams.Ste
     effects: fx.Effects = []
     for server_request_id, name in lost.items():
         if name in session.streams:
-            frame = server_requests.withdrawal(server_request_id, "the server is gone")
+            frame = codec.encode_cancelled(server_request_id, "the server is gone")
             session, more = streams.put(session, name, frame, asked={server_request_id: None})
             effects += more
     return session, effects

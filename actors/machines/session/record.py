@@ -23,8 +23,8 @@ from actors.protocol.capabilities import client_bits, parse
 from actors.protocol.messages import RequestId
 from actors.protocol.table import Table, filters
 
-Changes: TypeAlias = dict[str, bytes | None]
-"""Of a record; None deletes."""
+Fields: TypeAlias = dict[str, bytes | None]
+"""Changes of a record; None deletes."""
 
 READS: Final = (1, 1)
 """The oldest and the newest version of this layout (field `v`) that is read here."""
@@ -68,10 +68,10 @@ def configuration(table: Table, endpoint: str) -> dict[str, bytes]:
     return {"table": sha256(shown).hexdigest()[:16].encode()}
 
 
-def handshake(session: Session) -> Changes:
+def handshake(session: Session) -> Fields:
     """The fields that the handshake settles."""
     client = session.client
-    fields: Changes = {"state": session.phase.value.encode(), "version": session.version.encode()}
+    fields: Fields = {"state": session.phase.value.encode(), "version": session.version.encode()}
     if client is not None:
         told = bytes(client.capabilities.raw) or b"{}", bytes(client.info)
         fields["client"] = b'{"capabilities":%s,"info":%s}' % told
@@ -101,12 +101,12 @@ def read_client(field: bytes, version: str) -> Client:
     return Client(declared, client_bits(declared.raw, version), Raw(bytes(told.info)))
 
 
-def subscriptions(uris: tuple[str, ...]) -> Changes:
+def subscriptions(uris: tuple[str, ...]) -> Fields:
     """The field that holds the subscribed URIs."""
     return {"subscriptions": json.encode(uris) if uris else None}
 
 
-def level(chosen: str) -> Changes:
+def level(chosen: str) -> Fields:
     """The field that holds the log level."""
     return {"level": chosen.encode()}
 
@@ -118,7 +118,7 @@ class _Kept(Struct, frozen=True, array_like=True):
     seq: int = 0
 
 
-def box(content: tuple[Boxed, ...]) -> Changes:
+def box(content: tuple[Boxed, ...]) -> Fields:
     """The field that holds what must not be lost of the box."""
     kept = [_Kept(b.key, Raw(b.data), b.stream, b.seq) for b in content if b.key is not None]
     return {"box": json.encode(kept) if kept else None}
@@ -241,7 +241,7 @@ def place(
     entry: ClientRequest,
     stream: str | None,
     event: ev.CallProgressed | ev.ServerRequested | ev.CallPlaced,
-) -> tuple[Session, Changes]:
+) -> tuple[Session, Fields]:
     """Takes down where a request stands at its backend; the change of the record, if it is recorded."""
     if event.place is None or entry.method in NOT_CONTINUED:
         return session, {}

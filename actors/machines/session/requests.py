@@ -5,7 +5,6 @@ event. When the connection of an unrecorded request breaks, its call goes on (20
 no cancellation) and its outcome is dropped and counted.
 """
 
-import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
@@ -17,7 +16,7 @@ from actors.machines.session.record import of_request, request_key
 from actors.machines.session.state import NOTHING, ClientRequest, Session
 from actors.protocol import capabilities, codec, errors, payload, tasks, translate
 from actors.protocol.capabilities import LEVELS, level_of
-from actors.protocol.filter import FLAGS
+from actors.protocol.filter import FLAGS, located
 from actors.protocol.messages import Error, Request, RequestId
 from actors.protocol.methods import METHODS, UPDATED, Kind, Sender, known
 
@@ -170,23 +169,17 @@ def answer(
     return session, [fx.StopTurnClock(post_id), fx.AnswerPost(post_id, body)]
 
 
-class _Cancelled(msgspec.Struct):
-    requestId: int | str | None = None  # the wire's name  # noqa: N815
-    reason: Raw = Raw(b'""')
-
-
 def cancelled(session: Session, params: Raw) -> Step:
     """`notifications/cancelled` of the client. The POST still has to end: with -32800, as SDK servers do on this
     wire."""
     try:
-        wanted = msgspec.json.decode(params, type=_Cancelled)
-    except (msgspec.DecodeError, RecursionError):
+        id, why = payload.cancelled_id(params), payload.text_member(params, "reason")
+    except errors.Malformed:
         return session, [fx.Count("bad_cancel")]
-    entry = session.requests.get(wanted.requestId) if wanted.requestId is not None else None
+    entry = session.requests.get(id) if id is not None else None
     if entry is None or entry.method == "initialize":
         return session, [fx.Count("late_cancel")]
-    reason = payload.text_or_none(wanted.reason) or "cancelled by the client"
-    return give_up(session, entry, errors.cancelled(), reason)
+    return give_up(session, entry, errors.cancelled(), why or "cancelled by the client")
 
 
 def expired(session: Session, event: ev.CallExpired) -> Step:
@@ -206,10 +199,6 @@ def give_up(session: Session, entry: ClientRequest, error: errors.ProtocolError,
 # What is said in the course of a call ------------------------------------------------------------------------
 
 
-class _Progress(msgspec.Struct):
-    progress: float
-
-
 def progressed(session: Session, event: ev.CallProgressed) -> Step:
     """Progress of a call under the client's own token, on the stream of its request: strictly increasing, unless its
     client would get it from the backend as it is."""
@@ -217,9 +206,9 @@ def progressed(session: Session, event: ev.CallProgressed) -> Step:
     if entry is None or entry.token is None:
         return session, [fx.Count("late_progress")]
     try:
-        value = None if event.as_is else msgspec.json.decode(event.params, type=_Progress).progress
+        value = None if event.as_is else payload.progress_value(event.params)
         own = payload.replace_members(event.params, {"progressToken": payload.dumps(entry.token)})
-    except (msgspec.DecodeError, RecursionError, errors.Malformed):
+    except errors.Malformed:
         return session, [fx.Count("bad_progress")]
     if entry.progress is not None and value is not None and value <= entry.progress:
         return session, [fx.Count("progress_not_increasing")]
@@ -274,20 +263,14 @@ def why_drop(session: Session, method: str, sender: Sender) -> str | None:
     return None if capabilities.allows(declared, method, session.version) else "undeclared_notification"
 
 
-class _Uri(msgspec.Struct):
-    uri: str
-
-
 def _coalescing_key(event: ev.CallProgressed) -> str | None:
     """`list_changed` of a kind and `updated` of a URI say the same however often they are said. (What else is called
     so, only its two ends know.)"""
     if event.method in FLAGS:
         return event.method
     if event.method == UPDATED:
-        try:
-            return f"{event.method} {msgspec.json.decode(event.params, type=_Uri).uri}"
-        except (msgspec.DecodeError, RecursionError):
-            return None
+        uri = located(event.params)
+        return None if uri is None else f"{event.method} {uri}"
     return None
 
 

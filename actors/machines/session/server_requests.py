@@ -7,7 +7,6 @@ left hanging (SEP-2260; 2025-11-25 utilities/cancellation).
 
 from collections.abc import Collection
 
-import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
@@ -15,7 +14,7 @@ from actors.machines.session import effects as fx
 from actors.machines.session import events as ev
 from actors.machines.session import record as session_record
 from actors.machines.session import streams
-from actors.machines.session.record import Changes, of_server_request
+from actors.machines.session.record import Fields, of_server_request
 from actors.machines.session.state import ClientRequest, ServerRequest, Session
 from actors.protocol import capabilities, codec, errors, payload, tasks, translate
 from actors.protocol.messages import Error, Result, base36
@@ -75,7 +74,7 @@ def _send(session: Session, server_request_id: str, ask: ServerRequest, event: e
     if name is None:
         session = replace(session, asks={**session.asks, server_request_id: ask})
         return session, [*effects, fx.StartServerRequestClock(server_request_id, False)]
-    entry, moved = session.called(ask.call), Changes()
+    entry, moved = session.called(ask.call), Fields()
     if entry is not None:
         own = session.posts[entry.post].stream
         session, moved = session_record.place(session, entry, own, event)
@@ -228,26 +227,15 @@ def _withdraw(session: Session, server_request_id: str, ask: ServerRequest, reas
     session, effects = _forget(session, server_request_id, ask)
     if ask.stream is None or ask.stream not in session.streams:
         return session, effects
-    session, more = streams.put(session, ask.stream, withdrawal(server_request_id, reason))
+    session, more = streams.put(session, ask.stream, codec.encode_cancelled(server_request_id, reason))
     return session, effects + more
-
-
-def withdrawal(server_request_id: str, reason: str) -> bytes:
-    """What tells the client that a server request need not be answered any more."""
-    return codec.encode_notification(
-        "notifications/cancelled", payload.dumps({"requestId": server_request_id, "reason": reason})
-    )
-
-
-class _Token(msgspec.Struct):
-    progressToken: int | str  # the wire's name  # noqa: N815
 
 
 def progressed(session: Session, params: Raw) -> Step:
     """The client reports progress on a backend's request: the token goes back to the backend's own."""
     try:
-        token = msgspec.json.decode(params, type=_Token).progressToken
-    except (msgspec.DecodeError, RecursionError):
+        token = payload.reported_token(params)
+    except errors.Malformed:
         return session, [fx.Count("bad_progress")]
     ask = session.asks.get(token) if isinstance(token, str) else None
     if ask is None and not session.rules.gates and not was_issued(session, token):

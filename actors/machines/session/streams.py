@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from actors.machines.session import effects as fx
 from actors.machines.session import events as ev
 from actors.machines.session import record as session_record
-from actors.machines.session.record import Changes, of_request, request_key
+from actors.machines.session.record import Fields, of_request, request_key
 from actors.machines.session.state import UNRECORDED, Boxed, Post, Rules, Session, Stream
 from actors.protocol import codec, errors
 from actors.protocol.messages import Error, Result
@@ -34,8 +34,8 @@ def put(
     data: bytes | None,
     *,
     finish: bool = False,
-    requests: Changes | None = None,
-    asked: Changes | None = None,
+    requests: Fields | None = None,
+    asked: Fields | None = None,
     key: str | None = None,
 ) -> Step:
     """Appends one message to an unfinished stream; `finish` makes it the last (without data: ends it at once). One with
@@ -59,13 +59,13 @@ def put(
 def note(
     session: Session,
     name: str,
-    requests: Changes,
+    requests: Fields,
     clears: ev.CallId | None = None,
     *,
-    asked: Changes | None = None,
+    asked: Fields | None = None,
     accepts: ev.PostId | None = None,
 ) -> Step:
-    """Changes the record in the order of the stream's events, without an event."""
+    """Fields the record in the order of the stream's events, without an event."""
     seq = session.streams[name].seq + 1
     return session, [fx.Append(name, seq, None, requests=requests, asked=asked or {}, clears=clears, accepts=accepts)]
 

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Raw
 
 from actors.protocol import errors
-from actors.protocol.payload import BROKEN
+from actors.protocol.errors import BROKEN
 from actors.protocol.versions import MODERN
 
 MODERN_CODES: Final = frozenset({-32020, -32021, -32022})

@@ -38,6 +38,7 @@ from actors.machines.upstream.legacy_calls import (
 from actors.machines.upstream.legacy_state import LIVE, Phase, Step, Upstream, moved
 from actors.protocol import capabilities, codec, errors, payload, tasks, transport
 from actors.protocol.diagnostics import NO_DIAGNOSTICS, Diagnostics, reason_of, refusal_of, told_by, without_addresses
+from actors.protocol.errors import BROKEN
 from actors.protocol.messages import EMPTY, Error, Notification, Request, RequestId, Result
 from actors.protocol.methods import LIST_CHANGED, METHODS, SET_LEVEL, SUBSCRIBE, UNSUBSCRIBE, UPDATED
 from actors.protocol.persistent import EMPTY_MAP, PersistentMap
@@ -191,7 +192,7 @@ def _welcomed(upstream: Upstream, raw: Raw) -> Step:
     try:
         answer = msgspec.json.decode(raw, type=_InitializeResult)
         payload.members(raw)  # it will be changed for the client
-    except (msgspec.DecodeError, RecursionError, errors.Malformed):
+    except (*BROKEN, errors.Malformed):
         return _fail(upstream, "initialize_malformed", f"{upstream.named} answered initialize with something malformed")
     version, declared = answer.protocolVersion, answer.capabilities
     if len(raw) > SERVER_INFO_BYTES or len(declared) > CAPABILITIES_BYTES:

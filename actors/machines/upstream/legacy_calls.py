@@ -19,7 +19,6 @@ handed round.
 
 from typing import Final
 
-import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
@@ -30,7 +29,6 @@ from actors.machines.upstream.legacy_state import Phase, Step, Upstream
 from actors.protocol import capabilities, codec, errors, payload, tasks, translate
 from actors.protocol.diagnostics import NO_DIAGNOSTICS, Diagnostics
 from actors.protocol.messages import Error, Notification, Request, RequestId, Result
-from actors.protocol.meta import RELATED_TASK_KEY
 from actors.protocol.methods import ELIGIBLE, SET_LEVEL, SUBSCRIBE, UNSUBSCRIBE, UPDATED
 from actors.protocol.transport import Positioned
 from actors.protocol.versions import can_use
@@ -44,7 +42,6 @@ UNANSWERED_MAX: Final = 256
 ROOTS: Final = "roots/list"
 _TASK: Final = b'"task"'
 _TASKS: Final = b'"tasks"'
-_RELATED: Final = RELATED_TASK_KEY.encode()
 
 
 def failure(
@@ -200,7 +197,6 @@ def abandoned(upstream: Upstream, event: ev.Abandoned) -> Step:
 
 
 def _cancel(upstream: Upstream, id: RequestId, event: ev.Abandoned) -> Step:
-    params = payload.dumps({"requestId": id, "reason": event.reason})
     picking = tuple(place for place in upstream.picking if place.id != id)
     ready, method = upstream.phase is Phase.READY, upstream.pending[id].method
     had_turn = ready and upstream.profile.serialized and not upstream.related and method in ELIGIBLE
@@ -212,7 +208,7 @@ def _cancel(upstream: Upstream, id: RequestId, event: ev.Abandoned) -> Step:
         upstream = _doubted(upstream, id, event.asks)
     upstream, grace = _start_grace(upstream, id) if had_turn else (upstream, [])
     upstream, more = dispatch_waiting(upstream)
-    frame = codec.encode_notification("notifications/cancelled", params)
+    frame = codec.encode_cancelled(id, event.reason)
     return upstream, [ev.Send(frame), ev.Forget(id), *settled, *grace, *more]
 
 
@@ -405,7 +401,7 @@ def _whichever(upstream: Upstream, method: str) -> bool:
 def _owner(upstream: Upstream, related: RequestId | None, params: Raw) -> tuple[ev.CallKey | None, bool]:
     """The call a message belongs to: that of its stream, else the only one that could have caused it. What belongs to a
     task may come on any stream, and is of the call that waits for its result; True for such a message."""
-    task = tasks.related_task(params) if payload.mentions(params, _RELATED) else None
+    task = tasks.related_task(params)
     if (
         task is not None
         and upstream.server_info is not None
@@ -436,14 +432,10 @@ def _notification(upstream: Upstream, message: Notification, related: RequestId 
     return upstream, [ev.Notify(call, message.method, message.params)]
 
 
-class _Token(msgspec.Struct):
-    progressToken: int | str  # the wire's name  # noqa: N815
-
-
 def _progress(upstream: Upstream, message: Notification) -> Step:
     try:
-        token = msgspec.json.decode(message.params, type=_Token).progressToken
-    except (msgspec.DecodeError, RecursionError):
+        token = payload.reported_token(message.params)
+    except errors.Malformed:
         return upstream, [ev.Count("bad_progress")]
     pending = upstream.pending.get(token)
     if pending is None or not pending.progress or pending.call is None:
@@ -451,14 +443,10 @@ def _progress(upstream: Upstream, message: Notification) -> Step:
     return upstream, [ev.Notify(pending.call, message.method, message.params)]
 
 
-class _Cancelled(msgspec.Struct):
-    requestId: int | str | None = None  # noqa: N815
-
-
 def _withdrawn(upstream: Upstream, params: Raw) -> Step:
     try:
-        id = msgspec.json.decode(params, type=_Cancelled).requestId
-    except (msgspec.DecodeError, RecursionError):
+        id = payload.cancelled_id(params)
+    except errors.Malformed:
         return upstream, [ev.Count("bad_cancel")]
     if id is None or id not in upstream.asked:
         return upstream, [ev.Count("late_cancel")]

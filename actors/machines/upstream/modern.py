@@ -14,7 +14,6 @@ names none.
 from collections.abc import Callable
 from typing import Any, Final
 
-import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
@@ -169,14 +168,10 @@ def _between_peers(method: str) -> bool:
     return row.kind is Kind.NOTIFICATION and row.treatment is not Treatment.LOCAL
 
 
-class _Token(msgspec.Struct):
-    progressToken: int | str  # the wire's name  # noqa: N815
-
-
 def _progress(upstream: Upstream, params: Raw) -> Step:
     try:
-        token = msgspec.json.decode(params, type=_Token).progressToken
-    except payload.BROKEN:
+        token = payload.reported_token(params)
+    except errors.Malformed:
         return upstream, [ev.Count("bad_progress")]
     pending = upstream.pending.get(token)
     if not isinstance(pending, Running) or not pending.called.progress:
@@ -201,15 +196,11 @@ def _logged(upstream: Upstream, params: Raw, related: RequestId | None) -> Step:
     return upstream, [ev.Count("unattributed")]
 
 
-class _Cancelled(msgspec.Struct):
-    requestId: int | str | None = None  # noqa: N815
-
-
 def _cancelled(upstream: Upstream, params: Raw) -> Step:
     """Ends a listen, if its result has not done that before."""
     try:
-        id = msgspec.json.decode(params, type=_Cancelled).requestId
-    except payload.BROKEN:
+        id = payload.cancelled_id(params)
+    except errors.Malformed:
         return upstream, [ev.Count("bad_cancel")]
     listen = upstream.pending.get(id) if id is not None else None
     if id is None or not isinstance(listen, Listen):

@@ -50,12 +50,13 @@ from actors.machines.upstream.modern_state import (
 from actors.protocol import capabilities, codec, errors, headers, outcomes, payload, translate
 from actors.protocol.capabilities import LEVELS, TASKS
 from actors.protocol.diagnostics import NO_DIAGNOSTICS, Diagnostics
+from actors.protocol.errors import BROKEN
 from actors.protocol.messages import EMPTY
-from actors.protocol.methods import METHODS, SET_LEVEL, SUBSCRIBE, UNSUBSCRIBE
-from actors.protocol.outcomes import CANCELLED
+from actors.protocol.methods import ELICIT, LISTEN, METHODS, SET_LEVEL, SUBSCRIBE, UNSUBSCRIBE
+from actors.protocol.outcomes import UNANSWERED
 from actors.protocol.versions import LATEST_HANDSHAKE, MODERN
 
-BROKEN: Final = ("connection_lost", "no_response")
+BROKEN_STREAM: Final = ("connection_lost", "no_response")
 """How a broken stream is reported."""
 NOT_OF_THIS_ERA: Final = {400, 404, 405, 406}
 """HTTP statuses of a server that does not know such requests (any more), when no JSON-RPC error comes with them."""
@@ -77,7 +78,6 @@ CONSENT_PAUSES: Final = (0.5, 1.0, 2.0, 5.0)
 """The same while a person is busy in a browser, where the client has agreed to send them."""
 CONSENT_ROUNDS: Final = 60
 """How often that is done: some five minutes. Such rounds do not count as server requests."""
-ELICITATION: Final = "elicitation/create"
 ACCEPTED: Final = Raw(b'{"action":"accept"}')
 
 
@@ -94,7 +94,7 @@ def called(upstream: Upstream, event: Called) -> Step:
             return upstream, [ev.Finish(event.call, False, errors.method_not_found(event.method).raw)]
         # Nobody but the upstream connection goes on with a call of such a caller.
         event = replace(event, params=translate.client_request(event.method, event.params, MODERN))
-    elif event.method == listens.LISTEN:
+    elif event.method == LISTEN:
         return listens.listened(upstream, event)
     return send(upstream, Running(event))
 
@@ -243,7 +243,7 @@ def result(upstream: Upstream, running: Running, result: Raw) -> Step:
     """A result; one that names no type is complete (2026-07-28, basic, "ResultType")."""
     try:
         kind = msgspec.json.decode(result, type=_Typed).resultType
-    except payload.BROKEN:
+    except BROKEN:
         return _malformed(upstream, running)
     if kind == outcomes.COMPLETE:
         return _complete(upstream, running, result)
@@ -340,7 +340,7 @@ def failed(upstream: Upstream, running: Running, event: Failed) -> Step:
         if event.executed == "no":
             return doubt(upstream, running)
         upstream, effects = suspect(upstream)
-    elif event.reason in BROKEN and event.executed == "unknown" and harmless and not running.reissued:
+    elif event.reason in BROKEN_STREAM and event.executed == "unknown" and harmless and not running.reissued:
         return proceed(upstream, replace(running, reissued=True))
     upstream, ended = _fails(
         upstream, running, event.reason, event.message, event.executed, event.diagnostics.unstarted
@@ -423,8 +423,8 @@ class _Page(msgspec.Struct):
 def _url(method: str, params: Raw) -> str | None:
     """The URL that a client is to open."""
     try:
-        return msgspec.json.decode(params, type=_Page).url if method == ELICITATION else None
-    except payload.BROKEN:
+        return msgspec.json.decode(params, type=_Page).url if method == ELICIT else None
+    except BROKEN:
         return None
 
 
@@ -480,9 +480,9 @@ def answered(upstream: Upstream, event: ev.AnswerGiven) -> Step:
     rest = {id: other for id, other in asking.open.items() if id != event.id}
     ok, answer = _checked(question, event.ok, event.payload)
     if not ok:
-        if question.method != ELICITATION:
+        if question.method != ELICIT:
             return _stopped(upstream, replace(asking, open=rest), event.payload)
-        answer = CANCELLED
+        answer = UNANSWERED
     running = asking.running
     if question.consent is not None and ok and member(answer, "action") == "accept":
         running = replace(running, consents=(*running.consents, question.consent))

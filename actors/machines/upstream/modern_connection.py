@@ -30,6 +30,7 @@ from actors.machines.upstream.modern_events import (
 from actors.machines.upstream.modern_state import Phase, Probe, Running, Step, Upstream, connect, moved, taken
 from actors.protocol import capabilities, errors, meta, payload
 from actors.protocol.diagnostics import NO_DIAGNOSTICS, Diagnostics, reason_of, refusal_of, without_addresses
+from actors.protocol.errors import BROKEN
 from actors.protocol.messages import EMPTY, RequestId
 from actors.protocol.persistent import EMPTY_MAP, PersistentMap
 from actors.protocol.transport import UNAUTHORIZED
@@ -75,7 +76,7 @@ def discovered(upstream: Upstream, id: RequestId, result: Raw) -> Step:
     upstream = taken(replace(upstream, starts=False), id)
     try:
         found = msgspec.json.decode(result, type=_Discovered)
-    except payload.BROKEN:
+    except BROKEN:
         return _judged(
             upstream, Case.UNREADABLE, "malformed", f"{upstream.named} answered the probe with something malformed"
         )

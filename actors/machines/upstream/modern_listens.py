@@ -44,11 +44,10 @@ from actors.protocol import errors, payload
 from actors.protocol import filter as filters
 from actors.protocol.filter import Filter
 from actors.protocol.messages import RequestId
-from actors.protocol.methods import ACKNOWLEDGED, LIST_CHANGED, SUBSCRIBE, UPDATED
+from actors.protocol.methods import ACKNOWLEDGED, LIST_CHANGED, LISTEN, SUBSCRIBE, UPDATED
 from actors.protocol.persistent import EMPTY_MAP, PersistentMap
 from actors.protocol.rights import NO_RIGHTS
 
-LISTEN: Final = "subscriptions/listen"
 ACK_WITHIN: Final = 10.0
 """Seconds for the acknowledgement; what comes after it may take for ever."""
 LASTS: Final = 30.0

@@ -12,7 +12,7 @@ from actors.machines.upstream import events as ev
 from actors.machines.upstream import legacy_state
 from actors.machines.upstream.events import CallKey, ServerInfo
 from actors.machines.upstream.modern_events import Called, Caller, Effects, Notified
-from actors.protocol import codec, headers, meta, payload
+from actors.protocol import codec, headers, meta
 from actors.protocol.capabilities import NOTHING, Capabilities
 from actors.protocol.filter import Filter
 from actors.protocol.headers import Mirrored
@@ -274,6 +274,5 @@ def drop(upstream: Upstream, id: RequestId, reason: str) -> Step:
     """Cancels a request: over HTTP by closing its stream, else by a notification (2026-07-28, cancellation)."""
     effects: Effects = []
     if not upstream.related:
-        params = payload.dumps({"requestId": id, "reason": reason})
-        effects.append(ev.Send(codec.encode_notification("notifications/cancelled", params)))
+        effects.append(ev.Send(codec.encode_cancelled(id, reason)))
     return taken(upstream, id), [*effects, ev.Forget(id)]

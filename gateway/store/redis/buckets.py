@@ -8,12 +8,11 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from actors.ports import Done
-from actors.protocol.limiting import ALL_GAVE, QUOTAS, SECOND, UNITS, Bucket, Taken
+from actors.protocol.limiting import ALL_GAVE, SECOND, WEEK, Bucket, Taken
 from gateway.store.redis.links import Command
 from gateway.store.redis.operations import Operation, Submits
 from gateway.store.redis.scripts import SHA
 
-_WEEK: Final = UNITS[QUOTAS[1]]
 _KINDS: Final = {False: "rate", True: "day"}
 
 
@@ -30,7 +29,7 @@ class RedisBuckets:
             keys.append(f"sd:{{limits}}:once:{once}")
         said: list[str | int] = []
         for bucket in buckets:
-            kind = "week" if bucket.quota and bucket.micros == _WEEK else _KINDS[bucket.quota]
+            kind = "week" if bucket.quota and bucket.micros == WEEK else _KINDS[bucket.quota]
             said += (kind, bucket.most, bucket.micros)
         command: Command = ("EVALSHA", SHA["take"], len(keys), *keys, cost, round(seconds * 1000), *said)
         self._writer.submit(Operation("limits", command, done, _taken, waits=False, once=True))

@@ -17,6 +17,7 @@ from gateway.store.redis.clock import boottime
 from gateway.store.redis.errors import LinkDown
 from gateway.store.redis.keys import REPLICAS, alive_key, inbox_key, owned_key, seen_key
 from gateway.store.redis.links import Command, History, Link, anew, replies_to
+from gateway.store.redis.operations import ms
 from gateway.store.redis.scripts import SHA
 
 OWNED_TTL = 86_400.0
@@ -162,7 +163,7 @@ class Lease:
                 self._histories = {**self._histories, **self.link.histories()}
         sent, name = boottime(), self.incarnation
         keys = (alive_key(name), owned_key(name), inbox_key(name), seen_key(name))
-        args = (_ms(machine.TTL), self._info, _ms(OWNED_TTL), _ms(INBOX_TTL), int(take))
+        args = (ms(machine.TTL), self._info, ms(OWNED_TTL), ms(INBOX_TTL), int(take))
         [reply] = self._replies(("EVALSHA", SHA["beat"], len(keys), *keys, *args))
         event: LeaseEvent = machine.Lapsed(boottime())
         match reply:
@@ -179,7 +180,3 @@ class Lease:
 def ended(incarnation: str) -> list[Command]:
     """What says of an incarnation that it is over for sure; what it left can be taken over at once."""
     return [("DEL", alive_key(incarnation)), ("ZADD", REPLICAS, "XX", 0, incarnation)]
-
-
-def _ms(seconds: float) -> int:
-    return round(seconds * 1000)

@@ -129,10 +129,10 @@ class Operations:
     def __init__(self, limits: Limits, schema: Callable[[], int] = lambda: READS[0]) -> None:
         self._schema = schema
         keep = Retention.of(limits)
-        self._ttl = _ms(keep.session)
+        self._ttl = ms(keep.session)
         self._step = limits.idle_ttl / 8
-        self._finished = _ms(keep.finished)
-        self._written = _ms(keep.written)
+        self._finished = ms(keep.finished)
+        self._written = ms(keep.written)
         self._caps = (keep.events, keep.bytes)
 
     def _eighth(self) -> int:
@@ -142,7 +142,7 @@ class Operations:
     def create(self, key: SessionKey, owner: str, nonce: str, fields: Mapping[str, bytes], done: Done) -> Operation:
         """A new session → Grant."""
         pairs = _pairs("f:", fields)
-        command = ("EVALSHA", SHA["create"], 1, record_key(key), owner, nonce, self._schema(), _ms(YOUNG_TTL), *pairs)
+        command = ("EVALSHA", SHA["create"], 1, record_key(key), owner, nonce, self._schema(), ms(YOUNG_TTL), *pairs)
         return Operation(key, command, done, lambda reply: Grant(owner, int(reply[1])), _size(fields), waits=False)
 
     def read(self, key: SessionKey, done: Done) -> Operation:
@@ -247,7 +247,7 @@ class Operations:
 
     def end(self, key: SessionKey, grant: Grant, reason: str, done: Done) -> Operation:
         """→ None."""
-        command = ("EVALSHA", SHA["end"], 1, record_key(key), *_by(grant), reason, _ms(TOMBSTONE_TTL))
+        command = ("EVALSHA", SHA["end"], 1, record_key(key), *_by(grant), reason, ms(TOMBSTONE_TTL))
         return Operation(key, command, done, when_full=True)
 
     def delete(self, key: SessionKey, grant: Grant, done: Done) -> Operation:
@@ -286,7 +286,8 @@ def _by(grant: Grant) -> tuple[str, int]:
     return grant.owner, grant.epoch
 
 
-def _ms(seconds: float) -> int:
+def ms(seconds: float) -> int:
+    """Milliseconds, as Redis counts; 0 would have no meaning there."""
     return max(1, round(seconds * 1000))
 
 

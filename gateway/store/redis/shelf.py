@@ -8,7 +8,7 @@ import trio
 
 from actors.ports import Done, Failed, Shelved
 from gateway.store.redis.links import Command, Reply
-from gateway.store.redis.operations import OVERHEAD, Operation, Query, Submits
+from gateway.store.redis.operations import OVERHEAD, Operation, Query, Submits, ms
 from gateway.store.redis.scripts import SHA
 
 NAMES: Final = "sd:names"
@@ -25,12 +25,12 @@ class RedisShelf:
         self._writer = writer
 
     async def read(self, key: str, *, keep: float = 0.0) -> Shelved | Failed | None:
-        return await self._ask(key, _shelved, "read", *((_ms(keep),) if keep else ()))
+        return await self._ask(key, _shelved, "read", *((ms(keep),) if keep else ()))
 
     async def put(self, key: str, value: bytes, seconds: float, *, instead: str | None = None) -> str | Failed:
         tag = secrets.token_hex(8)
         expected = ("any", "") if instead is None else ("tag", instead)
-        args = (value, tag, _ms(seconds), *expected)
+        args = (value, tag, ms(seconds), *expected)
         outcome = await self._ask(key, lambda _: tag, "put", *args, size=OVERHEAD + len(value))
         if isinstance(outcome, Failed) and instead is not None:
             # It may be the second attempt of one that was made: then it is our own tag that stands there.
@@ -43,7 +43,7 @@ class RedisShelf:
         return await self._ask(key, _shelved, "take")
 
     async def lock(self, key: str, who: str, seconds: float) -> bool | Failed:
-        outcome = await self._ask(key, lambda _: True, "lock", who, _ms(seconds))
+        outcome = await self._ask(key, lambda _: True, "lock", who, ms(seconds))
         return False if isinstance(outcome, Failed) and outcome.reason.value == "fenced" else outcome
 
     async def unlock(self, key: str, who: str) -> None:
@@ -94,7 +94,3 @@ class _Plain(Operation):
 
 def _shelved(reply: list[Any]) -> Shelved | None:
     return Shelved(reply[1], reply[2].decode()) if len(reply) > 1 else None
-
-
-def _ms(seconds: float) -> int:
-    return max(1, round(seconds * 1000))
