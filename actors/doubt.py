@@ -20,7 +20,7 @@ AGAIN = 0.1
 """Seconds after which those who hold still look again."""
 
 
-class Standing(Enum):
+class Allowed(Enum):
     """What may be done with what is owned under a grant."""
 
     SURE = "sure"
@@ -36,7 +36,7 @@ class Standing(Enum):
 
 
 class Doubt:
-    """Of one process; whatever it owns asks here."""
+    """Says what this process may still do with what it owns, while it can't tell whether it is still the owner."""
 
     def __init__(self, cluster: Cluster, limits: Limits) -> None:
         self.others = False
@@ -49,17 +49,17 @@ class Doubt:
         self._certain = -math.inf
         """When there was no doubt last, as far as somebody looked."""
 
-    def standing(self, grant: Grant, now: float) -> Standing:
+    def allowed(self, grant: Grant, now: float) -> Allowed:
         """What may be done at this time, on trio's clock."""
         if not self._cluster.doubtful:
             self._since = None
-            return Standing.SURE if grant.term == self._cluster.term else Standing.FORMER
+            return Allowed.SURE if grant.term == self._cluster.term else Allowed.FORMER
         if self._since is None:
             self._since = now
         if now - self._since < BRIEF:
-            return Standing.HOLD
+            return Allowed.HOLD
         over = self.others and now - self._since > self._limits.store_outage
-        return Standing.OVER if over else Standing.ALONE
+        return Allowed.OVER if over else Allowed.ALONE
 
     def new_term(self, now: float) -> None:
         """What is owned has to be claimed again."""

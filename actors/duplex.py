@@ -222,7 +222,7 @@ class _Connection:
             return None
         step = self._conversation.take(body)
         match step:
-            case dx.Asked(exchange, opens):
+            case dx.Requested(exchange, opens):
                 if self._shared.held + _counted(body) > self._limits.bodies_bytes:
                     self._conversation.over(exchange)
                     full = errors.overloaded("no room for a message of this size")
@@ -232,7 +232,7 @@ class _Connection:
                     await self._ask(exchange, body)
                 else:
                     return exchange
-            case dx.Told(answered, confirms):
+            case dx.Delivered(answered, confirms):
                 answer = await self._post(body)
                 if isinstance(answer, Streaming):
                     await self._relay(answer.source)
@@ -282,8 +282,8 @@ class _Connection:
 
     async def _answer(self, exchange: dx.Exchange, body: bytes) -> None:
         await self._bring(await self._post(body, exchange), exchange)
-        for owed in exchange.owed():
-            await self._send(owed, exchange)
+        for error in exchange.errors_for_pending():
+            await self._send(error, exchange)
 
     async def _post(self, body: bytes, exchange: dx.Exchange | None = None) -> Reply:
         headers = self._affinity | self._headers()

@@ -210,7 +210,7 @@ class CallTimes:
 
 
 class Durations(CallTimes):
-    """Of requests of clients."""
+    """Measures the requests of clients."""
 
     __slots__ = ()
 
@@ -236,7 +236,7 @@ class Durations(CallTimes):
 
 
 class BackendDurations(CallTimes):
-    """Of calls at one backend."""
+    """Measures the calls at one backend."""
 
     __slots__ = ()
 

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from actors.cluster import letters as lt
 from actors.cluster.feeds import Feed, MailFeed, OutboxFeed
-from actors.cluster.followed import FollowedStream, HeldStream, Owed, Search
+from actors.cluster.followed import FollowedStream, HeldStream, Search, Unanswered
 from actors.cluster.remote import RemoteSession
 from actors.elicited import who_asks_often
 from actors.modern.requests import Begin, Granted, Inform, Kind, ModernRequests, end_of, refused
@@ -46,7 +46,7 @@ from actors.protocol.meta import names_version
 from actors.protocol.outcomes import untaken
 from actors.protocol.policy import called
 from actors.protocol.versions import MODERN_VERSIONS, can_use
-from actors.quotas import NoShareLeft, Shares
+from actors.quotas import QuotaReached, QuotaSupervisor
 from actors.runtime import ActorDown, AtCapacity, MailboxFull, NotTaken, Ref, Registry, SystemClosed
 from actors.runtime import Reply as PendingReply
 from actors.services import Services
@@ -174,7 +174,7 @@ class Gate:
         served, policy = table.endpoints.get(endpoint), table.policy
         if served is None or policy is None or not policy.enforced or not served.name:
             return served is not None
-        return any(map(policy.standing(principal.name, rights).sees, served.backends))
+        return any(map(policy.ruleset(principal.name, rights).sees, served.backends))
 
     async def _over(self, post: Post, requests: int = 1) -> ProtocolError | None:
         """Why so many requests may not be made at this endpoint at present. Whoever waits for that is cancelled with
@@ -190,7 +190,7 @@ class Gate:
         if policy is None or not policy.metered:
             return None
         path = f"/mcp/{post.endpoint}" if post.endpoint else "/mcp"
-        due = policy.standing(post.principal.name, post.rights).due("endpoint", "", path)
+        due = policy.ruleset(post.principal.name, post.rights).due("endpoint", "", path)
         found = None
         if due:
             verdict = await self._services.limiter.asked(due, enforced=policy.enforced, cost=requests)
@@ -417,13 +417,15 @@ class Gate:
         if type(reply) is Answer:
             return reply
         if isinstance(reply, Feed):
-            return Streaming(FollowedStream.of(reply, self._services, where[0], self._search(where, reader), Owed(ids)))
+            return Streaming(
+                FollowedStream.of(reply, self._services, where[0], self._search(where, reader), Unanswered(ids))
+            )
         assert isinstance(reply, Streaming)
         return Streaming(self._hold(reply.source, where, ids, reader), reply.headers)
 
     def _hold(self, source: Any, where: Where, ids: Sequence[RequestId], reader: "_Reader | None") -> HeldStream:
-        def follow(source: Connection | Follower, owed: Owed) -> FollowedStream:
-            return FollowedStream.after(source, self._services, where[0], self._search(where, reader), owed)
+        def follow(source: Connection | Follower, unanswered: Unanswered) -> FollowedStream:
+            return FollowedStream.after(source, self._services, where[0], self._search(where, reader), unanswered)
 
         return HeldStream(source, follow, ids)
 
@@ -455,7 +457,7 @@ class Gate:
         follower = (
             source
             if isinstance(source, Follower)
-            else FollowedStream.of(source, self._services, where[0], self._search(where, reader), Owed())
+            else FollowedStream.of(source, self._services, where[0], self._search(where, reader), Unanswered())
         )
         begun = False
         try:
@@ -589,9 +591,9 @@ class ModernActors:
         self,
         services: Services,
         registry: Registry,
-        supervisor: Shares,
+        supervisor: QuotaSupervisor,
         make: Callable[[Kind], ModernRequests],
-        others: Sequence[Shares] = (),
+        others: Sequence[QuotaSupervisor] = (),
     ) -> None:
         """`others`: of whatever else is kept for modern clients."""
         self._services = services
@@ -644,7 +646,7 @@ class ModernActors:
         known = self._supervisor.of(kind.principal) if kind.rights is not NO_RIGHTS else []
         try:
             started = self._supervisor.start_for(kind.principal, self._make(kind), name, kind.affinity)
-        except NoShareLeft:
+        except QuotaReached:
             return errors.too_many_requests("kinds of clients of this principal")
         except AtCapacity:
             return errors.overloaded()

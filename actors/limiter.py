@@ -39,7 +39,7 @@ _PASSED: Final = {
 
 
 class Limiter:
-    """Of the process."""
+    """Asks the store whether limits let something through, for the whole process."""
 
     def __init__(self, buckets: Buckets, telemetry: Telemetry, log: Log) -> None:
         self._buckets = buckets

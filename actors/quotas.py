@@ -98,7 +98,7 @@ class Quotas:
 # --------------------------------------------------------------------------------------------- modern clients
 
 
-class NoShareLeft(AtCapacity):
+class QuotaReached(AtCapacity):
     """There may be room, but not for this principal."""
 
 
@@ -111,22 +111,22 @@ class ClientGone(Struct, frozen=True):
 
 
 class Evictable(Actor):
-    """A child of `Shares`."""
+    """A child of `QuotaSupervisor`."""
 
-    shares: "Shares | None" = None
+    supervisor: "QuotaSupervisor | None" = None
 
     def idle(self) -> None:
         """To be called when it has nothing in hand any more."""
-        if self.shares is not None:
-            self.shares.idle(self.ctx.ref)
+        if self.supervisor is not None:
+            self.supervisor.idle(self.ctx.ref)
 
     def busy(self) -> None:
         """To be called when it has."""
-        if self.shares is not None:
-            self.shares.busy(self.ctx.ref)
+        if self.supervisor is not None:
+            self.supervisor.busy(self.ctx.ref)
 
 
-class Shares(DynamicSupervisor):
+class QuotaSupervisor(DynamicSupervisor):
     """Supervises what is kept for modern clients; each child is somebody's.
 
     A modern client says itself which of its requests belong together, by what it can be asked and by a header; each
@@ -152,16 +152,16 @@ class Shares(DynamicSupervisor):
 
     def start_for(self, principal: Principal, actor: Evictable, name: str, word: str = "") -> Ref:
         """Starts a child of this principal's, for the client with this word. Raises what `start_child` does, and
-        NoShareLeft."""
+        QuotaReached."""
         if not self._quota.room(principal):
-            raise NoShareLeft(f"{principal.name} has {self._quota.most(principal)} of {self.ctx.name}")
+            raise QuotaReached(f"{principal.name} has {self._quota.most(principal)} of {self.ctx.name}")
         ref = self.start_child(actor, name)
         self._owners[ref.name] = principal, word
         if word:
             self._by_word.setdefault(word, set()).add(ref)
         self._quota.add(principal)
         if principal.anonymous and not self._quota.most(principal):
-            actor.shares = self
+            actor.supervisor = self
         return ref
 
     def of(self, principal: Principal) -> list[Ref]:

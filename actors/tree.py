@@ -26,7 +26,7 @@ from actors.ports import Door
 from actors.protocol import capabilities
 from actors.protocol.policy import shown_otherwise
 from actors.protocol.table import Limits, Replaced, Table, replaced, touched
-from actors.quotas import Quotas, Shares
+from actors.quotas import Quotas, QuotaSupervisor
 from actors.runtime import Child, DynamicSupervisor, Ref, Supervisor, System
 from actors.services import Services
 from actors.sessions.expiry import Expiry
@@ -89,14 +89,14 @@ class GatewayActors:
 
         post = Child("mailer", mailer_of)
         system.spawn(Supervisor([post]), "mail")
-        system.spawn(upstreams, "links")
+        system.spawn(upstreams, "upstreams")
         system.spawn(supervisor, "sessions")
         self.modern = self._modern_actors(system)
         router = Child("router", lambda: Router(services, self.sessions, supervisor, tree, self.quotas))
         ends = Child("expiry", lambda: Expiry(services, upstreams))
         verifier = Child("verifier", lambda: Verifier(self.doubt, self._owners, looks=services.store.durable))
         sweeper = Child("sweeper", lambda: Sweeper(services, self.router, expiry))
-        system.spawn(Supervisor([router, ends, verifier, sweeper]), "front")
+        system.spawn(Supervisor([router, ends, verifier, sweeper]), "ingress")
         services.cluster.subscribe(Postman(mailer, services.cluster))
         self.sessions.on_drain.append(lambda: mailer.reply(DrainStarted()))
         services.cluster.subscribe(LeaseListener(NamedRef(system, "verifier"), self.doubt, trio.current_time))
@@ -120,9 +120,9 @@ class GatewayActors:
     def _modern_actors(self, system: System) -> ModernActors:
         """What serves modern clients: spawned after the upstream connections, which it uses, it ends before them."""
         services, tree, registry = self.services, self.tree, system.registry
-        self.pools, self.modern_requests = Shares(services.limits), Shares(services.limits)
-        system.spawn(self.pools, "brokers")
-        system.spawn(self.modern_requests, "exchanges")
+        self.pools, self.modern_requests = QuotaSupervisor(services.limits), QuotaSupervisor(services.limits)
+        system.spawn(self.pools, "pools")
+        system.spawn(self.modern_requests, "requests")
         pools = Pools(services, registry, self.pools, tree, self.modern_requests)
         self.affinity_pools = pools
 

@@ -10,8 +10,8 @@ from actors.protocol.table import BackendSpec, Table
 
 if TYPE_CHECKING:
     from gateway.oauth.flows import Flows
-    from gateway.oauth.service import Authorization
-    from gateway.oauth.vault import Place
+    from gateway.oauth.service import UpstreamAuthorization
+    from gateway.oauth.vault import AccountKey
 
 MOST: Final = 1000
 """Accounts in one list."""
@@ -21,7 +21,7 @@ AWAY: Final = {"error": "the store of the accounts is not available; try again"}
 
 
 async def operate_accounts(
-    authorization: "Authorization[Any]", flows: "Flows", table: Table, what: str, options: Mapping[str, str]
+    authorization: "UpstreamAuthorization[Any]", flows: "Flows", table: Table, what: str, options: Mapping[str, str]
 ) -> tuple[int, dict[str, Any]]:
     """An HTTP status and a JSON object. `accounts` lists them, `accounts-disconnect` ends those of a `principal`, at
     one `server` or at all; `rewrap` seals all anew by the present key."""
@@ -45,7 +45,7 @@ async def operate_accounts(
         return 503, AWAY
 
 
-def _spec(table: Table, place: "Place") -> BackendSpec | None:
+def _spec(table: Table, place: "AccountKey") -> BackendSpec | None:
     """The server that an account is for, as long as it is configured as it was."""
     from gateway.oauth.service import url_of
 
@@ -53,7 +53,9 @@ def _spec(table: Table, place: "Place") -> BackendSpec | None:
     return spec if spec is not None and spec.connectable and url_of(spec) == place.url else None
 
 
-async def _listed(authorization: "Authorization[Any]", table: Table, places: "list[Place]") -> dict[str, Any]:
+async def _listed(
+    authorization: "UpstreamAuthorization[Any]", table: Table, places: "list[AccountKey]"
+) -> dict[str, Any]:
     found: list[dict[str, Any]] = []
     more = False
     with trio.move_on_after(WITHIN) as scope:
@@ -79,7 +81,7 @@ async def _listed(authorization: "Authorization[Any]", table: Table, places: "li
 
 
 async def _disconnected(
-    authorization: "Authorization[Any]", flows: "Flows", table: Table, places: "list[Place]"
+    authorization: "UpstreamAuthorization[Any]", flows: "Flows", table: Table, places: "list[AccountKey]"
 ) -> dict[str, Any]:
     done = 0
     with trio.move_on_after(WITHIN) as scope:
@@ -89,7 +91,7 @@ async def _disconnected(
     return {"disconnected": done, "more": scope.cancelled_caught}
 
 
-async def _rewrapped(authorization: "Authorization[Any]", places: "list[Place]") -> dict[str, Any]:
+async def _rewrapped(authorization: "UpstreamAuthorization[Any]", places: "list[AccountKey]") -> dict[str, Any]:
     """Accounts, and the clients that were registered to get them. A client that no key opens is no loss: another one
     is registered."""
     vault, counts = authorization.vault, {"rewrapped": 0, "unreadable": 0, "clients": 0}

@@ -31,7 +31,7 @@ from gateway.http.app import McpApp, ServePage
 from gateway.http.authorization import Authorization
 from gateway.http.config import ServeConfig
 from gateway.http.response import kind_of
-from gateway.http.security import Gate
+from gateway.http.security import SecurityChecks
 from gateway.http.serve import Connections, serve
 from gateway.http.sockets import CannotListenError, tls_context
 from gateway.observability.access import Access, formatter
@@ -75,7 +75,7 @@ class Gateway:
         self.app: McpApp | None = None
         self.duplex: Duplex | None = None
         self.secrets = lifecycle.KnownSecrets(self.settings.secrets)
-        self.authorize: Callable[[Settings], Callable[[Gate], Authorization]] = lambda settings: Authorization
+        self.authorize: Callable[[Settings], Callable[[SecurityChecks], Authorization]] = lambda settings: Authorization
         """Makes what checks tokens."""
         self.serves = trio.Event()
         """All that another configuration changes is there."""
@@ -224,9 +224,9 @@ class Gateway:
         settings = self.settings
         public = self.role.listeners()
         limit, before = descriptors.raise_limit()
-        places = descriptors.shares(limit, settings.limits.child_processes)
+        places = descriptors.budget(limit, settings.limits.child_processes)
         if places.falls_short(settings.limits.child_processes):
-            self._tell_shares(places)
+            self._tell_budget(places)
         limits = replace(settings.limits, child_processes=places.processes)
         sealer = lifecycle.sealer(settings, self.log)
         async with (
@@ -338,16 +338,16 @@ class Gateway:
         self.log.info("draining", reason=self.reason)
         if self.actors is not None:
             self.actors.services.audit.record("process", action="drain", reason=self.reason)
-        lifecycle.start_watchdog(lifecycle.longest_drain(limits, self.role.farewell), self.log)
+        lifecycle.start_watchdog(lifecycle.longest_drain(limits, self.role.idle_grace), self.log)
         await trio.sleep(limits.drain_grace if not self.failed else 0.0)
         self.closing.set()
-        await trio.sleep(self.role.farewell)
+        await trio.sleep(self.role.idle_grace)
         if self.actors is not None:
             self.actors.sessions.draining = True
         await system.drain(limits.drain_deadline)
         self.drained.set()
 
-    def _tell_shares(self, places: descriptors.Shares) -> None:
+    def _tell_budget(self, places: descriptors.Budget) -> None:
         self.log.warning(
             "descriptors_low",
             limit=places.limit,
@@ -384,7 +384,7 @@ class Gateway:
             )
             self.serves.set()
             tls = tls_context(settings.tls.cert, settings.tls.key) if settings.tls is not None else None
-            config = replace(ServeConfig.within(settings.limits, tls, connections), farewell=self.role.farewell)
+            config = replace(ServeConfig.within(settings.limits, tls, connections), idle_grace=self.role.idle_grace)
             served: App = app
             if self.access is not None or self.requests is not None:
                 served = Recorded(app, self.record, lambda session: handle(session_key(session)))

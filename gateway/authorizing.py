@@ -11,7 +11,7 @@ import trio
 from actors.ports import NO_AUDIT, Asker, Audit, Log, Revocations, Telemetry
 from gateway.config.settings import Address, Settings
 from gateway.http.authorization import Authorization, Resource
-from gateway.http.security import Gate
+from gateway.http.security import SecurityChecks
 
 if TYPE_CHECKING:
     from gateway.oauth.verifier import TokenVerifier
@@ -41,7 +41,7 @@ class Admission:
         self._note = note
         self._verifier: TokenVerifier | None = None
 
-    def __call__(self, settings: Settings) -> Callable[[Gate], Authorization]:
+    def __call__(self, settings: Settings) -> Callable[[SecurityChecks], Authorization]:
         """As these settings say."""
         auth = settings.auth
         checks = partial(Authorization, revocations=self._revocations, audit=self._audit)

@@ -1,6 +1,6 @@
 """How many file descriptors the process may have, and what they are for.
 
-Without shares whoever opens the most connections would leave none for anybody else: none for probes, and none for the
+Without a budget whoever opens the most connections would leave none for anybody else: none for probes, and none for the
 servers behind connections that are already open.
 """
 
@@ -25,7 +25,7 @@ Limit = tuple[int, int]
 """Soft and hard."""
 
 
-class Shares(NamedTuple):
+class Budget(NamedTuple):
     """What a limit is enough for."""
 
     limit: int
@@ -41,11 +41,11 @@ class Shares(NamedTuple):
         return self.clients < CONNECTIONS or self.processes < processes
 
 
-def shares(limit: int, processes: int) -> Shares:
-    """The shares of a limit where so many child processes may run: half of what is not reserved for clients, the other
+def budget(limit: int, processes: int) -> Budget:
+    """The budget of a limit where so many child processes may run: half of what is not reserved for clients, the other
     half for what stands behind them."""
     free = limit - min(RESERVED, limit // 4)
-    return Shares(
+    return Budget(
         limit,
         max(1, min(CONNECTIONS, free // 2)),
         max(1, free // 4),

@@ -25,7 +25,7 @@ SETTLE: Final = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Of one server, with all that it has started. `memory` is in bytes."""
+    """What one server costs, with all that it has started. `memory` is in bytes."""
 
     processes: int
     memory: int

@@ -65,7 +65,7 @@ async def open_embedded(server: NativeServer) -> AsyncIterator[Inside]:
 
 
 class _Block:
-    """Knows what came out of it."""
+    """Runs a block, and knows how it ended."""
 
     error: BaseException | None = None
 

@@ -608,9 +608,9 @@ def _end_without_the_loop(numbers: Iterable[signal.Signals]) -> None:
         signal.signal(number, heard)
 
 
-def longest_drain(limits: Limits, farewell: float) -> float:
+def longest_drain(limits: Limits, idle_grace: float) -> float:
     """Seconds from the word to drain until the watchdog ends the process."""
-    return farewell + limits.drain_grace + limits.drain_deadline + WATCHDOG
+    return idle_grace + limits.drain_grace + limits.drain_deadline + WATCHDOG
 
 
 def start_watchdog(seconds: float, log: Log) -> None:

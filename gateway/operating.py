@@ -52,7 +52,7 @@ class RefusedError(Exception):
 
 
 class Operator:
-    """One replica's."""
+    """Does for operators, by way of one replica, what they ask of sessions."""
 
     def __init__(self, actors: GatewayActors) -> None:
         self._actors = actors

@@ -90,8 +90,8 @@ def _made_of(settings: Settings, name: str) -> Mapping[object, str]:
 
 
 class Reloads:
-    """Of one gateway, or of one supervisor. `run` reads the file anew when that is asked for; `settings` are those in
-    force."""
+    """Reads the file anew and puts it in force, for one gateway or one supervisor. `run` does so when that is asked
+    for; `settings` are those in force."""
 
     def __init__(
         self,

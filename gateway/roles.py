@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
 
 class Role(Protocol):
-    """Used once, in this order."""
+    """What the life of a gateway differs in from role to role. Each member is used once, in this order."""
 
-    farewell: float
+    idle_grace: float
     """Seconds from the first step of the drain in which connections without a request stay open, and new sessions are
     served on them: where others accept, their clients find those at the next connection."""
 
@@ -66,7 +66,7 @@ class Single:
     """The only process: it opens its sockets itself. `announce` gets the settings with the addresses that are really
     listened on, as soon as they are."""
 
-    farewell = 0.0
+    idle_grace = 0.0
     reloadable = True
 
     def __init__(self, settings: Settings, announce: Callable[[Settings], None]) -> None:
@@ -112,7 +112,7 @@ class Single:
 class Alone:
     """The only process, with nothing for operators."""
 
-    farewell = 0.0
+    idle_grace = 0.0
     reloadable = False
 
     def __init__(self, settings: Settings, announce: Callable[[Settings], None]) -> None:

@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from gateway.oauth.connect import Connect
     from gateway.oauth.flows import Flows
     from gateway.oauth.grants import Described
-    from gateway.oauth.service import Authorization
-    from gateway.oauth.vault import Place
+    from gateway.oauth.service import UpstreamAuthorization
+    from gateway.oauth.vault import AccountKey
 
 Who = Callable[[str], Awaitable[Asker | None]]
 """Whose a token of the gateway's is."""
 
 
 class Authorizing:
-    """Of one process; its parts are made when a server first needs them."""
+    """Makes the parts of upstream authorization when a server first needs them, once for a process."""
 
     def __init__(
         self,
@@ -49,13 +49,15 @@ class Authorizing:
         self._wall = wall
 
     @cached_property
-    def authorization(self) -> "Authorization[Refusal]":
+    def authorization(self) -> "UpstreamAuthorization[Refusal]":
         """The sources of all tokens."""
-        from gateway.oauth.service import Authorization, LateHttp
-        from gateway.oauth.told import Told
+        from gateway.oauth.service import LateHttp, UpstreamAuthorization
+        from gateway.oauth.token_trail import TokenTrail
 
-        told = Told(self._audit, self._telemetry)
-        return Authorization(self._shelf, self._sealer, LateHttp(), Refusal, self._log, self._nursery, self._wall, told)
+        told = TokenTrail(self._audit, self._telemetry)
+        return UpstreamAuthorization(
+            self._shelf, self._sealer, LateHttp(), Refusal, self._log, self._nursery, self._wall, told
+        )
 
     def credentials(self, spec: BackendSpec) -> Credentials | None:
         """What authorizes a connection to this server; None: its headers are all it needs."""
@@ -197,7 +199,7 @@ async def _served(
     return Answer(page.status, page.body, (*page.headers, ("Content-Type", page.type)))
 
 
-def _told(hear: Callable[[str, str], object], place: "Place") -> None:
+def _told(hear: Callable[[str, str], object], place: "AccountKey") -> None:
     hear(place.principal, place.backend)
 
 

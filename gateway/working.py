@@ -112,13 +112,13 @@ def shared(settings: Settings, hello: Hello) -> Settings:
 
 def ends_within(limits: Limits) -> float:
     """Seconds from the word to drain after which a worker with these limits is killed."""
-    return lifecycle.longest_drain(limits, Working.farewell) + BEYOND
+    return lifecycle.longest_drain(limits, Working.idle_grace) + BEYOND
 
 
 class Working:
     """The role. `hear` runs from the start on."""
 
-    farewell = 1.0
+    idle_grace = 1.0
     reloadable = False
 
     def __init__(self, channel: Channel[ToWorker], hello: Hello) -> None:

@@ -35,7 +35,7 @@ _Saying: TypeAlias = tuple[Principal, lt.Said, Rights]
 
 
 class Messages:
-    """Of one channel, as they come. `rights`: of the last one that was received."""
+    """The messages of one channel, as they come. `rights`: of the last one that was received."""
 
     def __init__(self, channels: "Channels", principal: Principal, rights: Rights, endpoint: str) -> None:
         self.principal = principal
@@ -145,7 +145,7 @@ class _Outside:
 
 
 class Channels:
-    """Of one replica."""
+    """The channels whose streams are in this process, and the mail for those of other replicas."""
 
     def __init__(self, services: Services) -> None:
         self._services = services

@@ -33,7 +33,7 @@ Todo: TypeAlias = fl.ReadLog | fl.Reattach | fl.StartRetryClock
 """What waits, or takes its time, and is done by the task that reads."""
 
 
-class Owed:
+class Unanswered:
     """The requests of a POST whose outcome its connection has not brought yet."""
 
     __slots__ = ("_ids",)
@@ -66,7 +66,7 @@ class FollowedStream:
         key: SessionKey,
         stream: str,
         search: Search,
-        owed: Owed,
+        unanswered: Unanswered,
         begun: fl.Step,
         feed: Feed | None = None,
     ) -> None:
@@ -80,7 +80,7 @@ class FollowedStream:
         self._services = services
         self._key = key
         self._search = search
-        self._owed = owed
+        self._unanswered = unanswered
         self._feed: Feed | None = None
         self._frames: list[bytes] = []
         self._bytes = 0
@@ -105,21 +105,23 @@ class FollowedStream:
             self._use(feed)
 
     @classmethod
-    def of(cls, feed: Feed, services: Services, key: SessionKey, search: Search, owed: Owed) -> "FollowedStream":
+    def of(
+        cls, feed: Feed, services: Services, key: SessionKey, search: Search, unanswered: Unanswered
+    ) -> "FollowedStream":
         """What a feed brings."""
         begun = fl.begin(*feed.cursor, recorded=feed.recorded, head=feed.head)
-        return cls(services, key, feed.stream, search, owed, begun, feed)
+        return cls(services, key, feed.stream, search, unanswered, begun, feed)
 
     @classmethod
     def after(
-        cls, source: Connection | Follower, services: Services, key: SessionKey, search: Search, owed: Owed
+        cls, source: Connection | Follower, services: Services, key: SessionKey, search: Search, unanswered: Unanswered
     ) -> "FollowedStream":
         """What follows the last event of a source whose owner was lost."""
         recorded = isinstance(source, Follower) or source.recorded
         beginning = (0, 0) if isinstance(source, Follower) else (source.opener, 0)
         follow, effects = fl.begin(*(source.position or beginning), recorded=recorded)
         follow, more = fl.step(follow, fl.OwnerLost())
-        return cls(services, key, source.stream, search, owed, (follow, [*effects, *more]))
+        return cls(services, key, source.stream, search, unanswered, (follow, [*effects, *more]))
 
     async def begin(self) -> Failed | None:
         """Reads what the log has; a failure means that nothing can be delivered."""
@@ -163,7 +165,7 @@ class FollowedStream:
         self._frames.clear()
         self._bytes = 0
         self._given = self._follow.seq
-        self._owed.brought(chunk)
+        self._unanswered.brought(chunk)
         return chunk if self.gap is None else with_gap(chunk, self.gap)
 
     def _abort(self, _: object) -> trio.lowlevel.Abort:
@@ -342,7 +344,7 @@ class FollowedStream:
     def _finish(self, *, whole: bool) -> None:
         """A client that has an id comes back for what is missing; any other can't, and is told so."""
         if not whole and not self._numbered:
-            self._frames.append(self._owed.words(self._frames))
+            self._frames.append(self._unanswered.words(self._frames))
         self._over = True
         self._todo = None
         self._wake()
@@ -356,18 +358,18 @@ class FollowedStream:
 class HeldStream:
     """An `EventSource` of a stream of a session in this process, which follows the session when that moves on."""
 
-    __slots__ = ("_follow", "_owed", "_several", "_source")
+    __slots__ = ("_follow", "_several", "_source", "_unanswered")
 
     def __init__(
         self,
         source: Connection | Follower,
-        follow: Callable[[Connection | Follower, Owed], FollowedStream],
-        owed: Sequence[RequestId] = (),
+        follow: Callable[[Connection | Follower, Unanswered], FollowedStream],
+        unanswered: Sequence[RequestId] = (),
     ) -> None:
         self._source: Connection | Follower | FollowedStream = source
         self._follow = follow
-        self._owed = Owed(owed)
-        self._several = len(owed) > 1
+        self._unanswered = Unanswered(unanswered)
+        self._several = len(unanswered) > 1
 
     async def receive(self) -> bytes | None:
         """The next events; None at the end."""
@@ -375,7 +377,7 @@ class HeldStream:
         if chunk is None:
             return await self._go_on() if self._source.lost else None
         if self._several:
-            self._owed.brought(chunk)
+            self._unanswered.brought(chunk)
         return chunk
 
     def rests(self, on_ready: Callable[[], object]) -> bool:
@@ -387,7 +389,7 @@ class HeldStream:
         """The owner was lost."""
         source, self._several = self._source, False
         assert not isinstance(source, FollowedStream)
-        self._source = self._follow(source, self._owed)
+        self._source = self._follow(source, self._unanswered)
         source.close()
         return await self._source.receive()
 

@@ -103,7 +103,7 @@ class ToPool(Struct, frozen=True, omit_defaults=True):
 
 
 class FromPool(ToPool, frozen=True, omit_defaults=True):
-    """The same from the owner to the holder. Number 0 is in no order: there is no such link."""
+    """What the owner of a pool tells a holder, over a link. Number 0 is in no order: there is no such link."""
 
 
 # Between the process to which a client posts and the one that holds its only stream --------------------------------

@@ -89,7 +89,7 @@ class PoolPost(Protocol):
 
 
 class Mailer(Actor):
-    """Permanent."""
+    """Reads the inbox of this process and posts its letters. Permanent."""
 
     mailbox_size = ho.MOST
 

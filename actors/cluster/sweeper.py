@@ -81,7 +81,8 @@ class _Estate:
 
 
 class Sweeper(Actor):
-    """Permanent. What it forgets in a crash is found by the other replicas, or by the session's next message."""
+    """Finds what dead replicas have left, and has it taken over or ended. Permanent: what it forgets in a crash is
+    found by the other replicas, or by the next message of the session."""
 
     mailbox_size = 8192
 

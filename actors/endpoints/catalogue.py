@@ -298,7 +298,8 @@ class Entry:
 
 
 class Catalogue(Actor):
-    """Permanent; what it forgets in a crash it fetches again."""
+    """Keeps the last lists of every backend, and fetches them anew. Permanent: what it forgets in a crash it fetches
+    again."""
 
     mailbox_size = 8192
 

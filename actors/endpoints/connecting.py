@@ -45,7 +45,7 @@ class Invited(Struct, frozen=True):
 
 
 class Waited(Struct, frozen=True):
-    """Whether he has."""
+    """Whether the user has connected his account."""
 
     call: int
     connected: bool
@@ -102,7 +102,7 @@ class Asker(Protocol):
 
 
 class Connecting:
-    """Of one client."""
+    """Holds the calls of one client until its user has connected an account."""
 
     __slots__ = ("_asker", "_holds", "_host", "_open", "_principal", "_services", "held", "noted")
 

@@ -20,7 +20,7 @@ from actors.protocol.filter import located
 from actors.protocol.limiting import Due
 from actors.protocol.messages import EMPTY
 from actors.protocol.methods import UNSUBSCRIBE
-from actors.protocol.policy import NOTHING, Asked, Decision, Kind, Policy, Standing, called
+from actors.protocol.policy import NOTHING, Decision, Facts, Kind, Policy, Ruleset, called
 from actors.protocol.rights import Rights
 from actors.protocol.subjects import Subject
 from actors.protocol.table import BackendSpec, left_out
@@ -61,38 +61,40 @@ class Passed(NamedTuple):
 
 
 class Annotated(Protocol):
-    """Who knows tools."""
+    """Knows the annotations of tools, which conditions of rules ask about."""
 
     def annotations(self, backend: str, tool: str) -> Any:
         """Those of a tool, as they were listed last; None: nothing is known of it."""
 
 
 class Guard:
-    """Of one endpoint for one client."""
+    """Decides what one client of one endpoint may see and do."""
 
-    __slots__ = ("_annotated", "_asking", "_host", "_services", "_stood")
+    __slots__ = ("_annotated", "_asking", "_host", "_latest", "_services")
 
     def __init__(self, host: Host, services: Services, annotated: Annotated) -> None:
         self._host = host
         self._services = services
         self._annotated = annotated
         self._asking: Rights | None = None
-        self._stood: tuple[Policy, Rights, Standing] | None = None
+        self._latest: tuple[Policy, Rights, Ruleset] | None = None
         """What was found last: one request asks several times, and the next one mostly brings the same rights."""
 
     # What may be seen
 
     @property
-    def standing(self) -> Standing | None:
+    def ruleset(self) -> Ruleset | None:
         """The rules that count for the client as it is known now; None: nothing is kept from it."""
         policy = self._services.table.value.policy
-        return None if policy is None or not policy.enforced else self._stand(policy, self._asking or self._host.rights)
+        if policy is None or not policy.enforced:
+            return None
+        return self._ruleset_for(policy, self._asking or self._host.rights)
 
     @property
     def key(self) -> str:
         """The same for clients that see the same."""
-        standing = self.standing
-        return "" if standing is None else standing.key
+        ruleset = self.ruleset
+        return "" if ruleset is None else ruleset.key
 
     def asking(self, rights: Rights | None, act: Callable[[], T]) -> T:
         """Does something of which the outcome is for a request with these rights; None: it is not known with which."""
@@ -104,19 +106,19 @@ class Guard:
 
     def sees(self, backend: str) -> bool:
         """Whether anything of a server may be seen."""
-        standing = self.standing
-        return standing is None or standing.sees(backend)
+        ruleset = self.ruleset
+        return ruleset is None or ruleset.sees(backend)
 
     def hides(self, spec: BackendSpec, kind: Kind) -> bool:
         """Whether there is anything to leave out of a server's list, or to be told of it."""
-        return self.standing is not None or spec.pins is not None or (kind == "tool" and filtered(spec))
+        return self.ruleset is not None or spec.pins is not None or (kind == "tool" and filtered(spec))
 
     def shows(self, backend: str, kind: Kind, name: str) -> bool:
         """Whether a thing of a server, by its own name, may be seen."""
-        standing = self.standing
+        ruleset = self.ruleset
         if kind == "resource" and not self.accepts(backend, name):
             return False
-        return standing is None or standing.decide(kind, backend, name).listed
+        return ruleset is None or ruleset.decide(kind, backend, name).listed
 
     def shows_task(self, backend: str, tool: str) -> bool:
         """Whether a client may ask about what a tool does for it. Of a task that was made before there were rules it is
@@ -125,13 +127,13 @@ class Guard:
 
     def shows_update(self, backend: str, params: Raw) -> bool:
         """Whether a client may hear that this resource of a server has changed."""
-        spec, standing = self._services.table.value.backends.get(backend), self.standing
-        if standing is None and (spec is None or spec.pins is None):
+        spec, ruleset = self._services.table.value.backends.get(backend), self.ruleset
+        if ruleset is None and (spec is None or spec.pins is None):
             return True
         uri = located(params)
         if uri is None or not self.accepts(backend, uri):
             return False
-        return standing is None or standing.decide("resource", backend, uri).allowed
+        return ruleset is None or ruleset.decide("resource", backend, uri).allowed
 
     def accepts(self, backend: str, uri: str) -> bool:
         """Whether a resource of a server, or what it is made from, was accepted, where that is asked."""
@@ -164,12 +166,12 @@ class Guard:
             items = pinning.accepted(self._services, spec.pins, spec.name, kind, items, whole=whole)
         if kind == "tool" and filtered(spec):
             items = (item for item in items if shown(spec, item_name(item) or ""))
-        standing = self.standing
-        if standing is None:
+        ruleset = self.ruleset
+        if ruleset is None:
             return items
-        if kind == "tool" and standing.conditional:
-            return (item for item in items if _listed(standing, spec.name, item))
-        decide, backend = standing.decide, spec.name
+        if kind == "tool" and ruleset.conditional:
+            return (item for item in items if _listed(ruleset, spec.name, item))
+        decide, backend = ruleset.decide, spec.name
         return (item for item in items if decide(kind, backend, item_name(item, member) or "").listed)
 
     # What may be done
@@ -186,15 +188,15 @@ class Guard:
         return Passed(subject.params) if policy is None else self._judge(policy, effect, spec.name, subject)
 
     def _judge(self, policy: Policy, effect: fx.Dispatch, backend: str, subject: Subject) -> Passed:
-        standing, params, asked = self._stand(policy, effect.rights), subject.params, NOTHING
-        if standing.conditional:
-            args, params = subjects.arguments(params, standing.members)
-            asked = Asked(args, self._annotated.annotations(backend, subject.name) if subject.kind == "tool" else None)
-        decision = standing.decide(subject.kind, backend, subject.name, asked)
+        ruleset, params, asked = self._ruleset_for(policy, effect.rights), subject.params, NOTHING
+        if ruleset.conditional:
+            args, params = subjects.arguments(params, ruleset.members)
+            asked = Facts(args, self._annotated.annotations(backend, subject.name) if subject.kind == "tool" else None)
+        decision = ruleset.decide(subject.kind, backend, subject.name, asked)
         if decision.outcome == "allow":
             self._services.telemetry.count("stagedoor_policy_decisions_total", _ALLOWED[policy.enforced])
-            if standing.limited and not effect.paid and effect.method != UNSUBSCRIBE:
-                return Passed(params, standing.due(subject.kind, backend, subject.name, asked), subject)
+            if ruleset.limited and not effect.paid and effect.method != UNSUBSCRIBE:
+                return Passed(params, ruleset.due(subject.kind, backend, subject.name, asked), subject)
             return Passed(params)
         self._record(policy, effect, backend, subject, decision)
         if not policy.enforced:
@@ -222,18 +224,18 @@ class Guard:
             self._left_out(effect, spec, subject)
             return
         if policy is not None and policy.enforced:
-            decision = self._stand(policy, effect.rights).decide(kind, backend, name)
+            decision = self._ruleset_for(policy, effect.rights).decide(kind, backend, name)
             if not decision.allowed:
                 self._record(policy, effect, backend, subject, decision)
                 return
         if spec.pins is not None and spec.pins.blocks:
             self.unaccepted(effect, backend, subject)
 
-    def _stand(self, policy: Policy, rights: Rights) -> Standing:
-        stood = self._stood
-        if stood is None or stood[0] is not policy or stood[1] is not rights:
-            stood = self._stood = (policy, rights, policy.standing(self._host.principal.name, rights))
-        return stood[2]
+    def _ruleset_for(self, policy: Policy, rights: Rights) -> Ruleset:
+        latest = self._latest
+        if latest is None or latest[0] is not policy or latest[1] is not rights:
+            latest = self._latest = (policy, rights, policy.ruleset(self._host.principal.name, rights))
+        return latest[2]
 
     @staticmethod
     def unknown(effect: fx.Dispatch, subject: Subject) -> errors.ProtocolError:
@@ -309,20 +311,19 @@ class Guard:
 
     def without_hidden(self, backend: str, result: Raw) -> Raw:
         """A result, or a task with its result, without links to resources that may not be read."""
-        standing = self.standing
-        if standing is None or not json.mentions(result, LINK):
+        ruleset = self.ruleset
+        if ruleset is None or not json.mentions(result, LINK):
             return result
         try:
             present = json.members(result)
             if json.is_object(present.get("result", EMPTY)):
                 present["result"] = self.without_hidden(backend, present["result"])
             if "content" in present:
-                present["content"] = _linked(standing, backend, present["content"])
+                present["content"] = _linked(ruleset, backend, present["content"])
             if "messages" in present:
                 messages = [json.members(message) for message in json.elements(present["messages"])]
                 said = [
-                    {**m, "content": _linked(standing, backend, m["content"])} if "content" in m else m
-                    for m in messages
+                    {**m, "content": _linked(ruleset, backend, m["content"])} if "content" in m else m for m in messages
                 ]
                 present["messages"] = json.dumps(said)
             return json.dumps(present)
@@ -330,24 +331,24 @@ class Guard:
             return result
 
 
-def _listed(standing: Standing, backend: str, tool: Raw) -> bool:
+def _listed(ruleset: Ruleset, backend: str, tool: Raw) -> bool:
     name = item_name(tool) or ""
-    return standing.decide("tool", backend, name, Asked(None, annotations_of([tool], name))).listed
+    return ruleset.decide("tool", backend, name, Facts(None, annotations_of([tool], name))).listed
 
 
-def _linked(standing: Standing, backend: str, content: Raw) -> Raw:
+def _linked(ruleset: Ruleset, backend: str, content: Raw) -> Raw:
     """Blocks without links to what is hidden; in place of the only one, a word of why it is not there."""
     alone = json.is_object(content)
     blocks = [content] if alone else json.elements(content)
-    kept = [block for block in blocks if not _hidden(standing, backend, block)]
+    kept = [block for block in blocks if not _hidden(ruleset, backend, block)]
     if len(kept) == len(blocks):
         return content
     return json.dumps({"type": "text", "text": "(a link to a resource that is not available here)"} if alone else kept)
 
 
-def _hidden(standing: Standing, backend: str, block: Raw) -> bool:
+def _hidden(ruleset: Ruleset, backend: str, block: Raw) -> bool:
     present = json.members(block)
     if json.text_or_none(present.get("type")) != "resource_link":
         return False
     uri = json.text_or_none(present.get("uri"))
-    return uri is not None and not standing.decide("resource", backend, uri).listed
+    return uri is not None and not ruleset.decide("resource", backend, uri).listed

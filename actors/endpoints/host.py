@@ -113,7 +113,7 @@ class Tree:
         return key in self.server_infos or self.known.server_info(key, exactly=True) is not None
 
 
-Said: TypeAlias = ev.CallEnded | ev.CallProgressed
+CallEvent: TypeAlias = ev.CallEnded | ev.CallProgressed
 """What the clients of every kind are told."""
 
 
@@ -125,7 +125,7 @@ class Host(Protocol):
     rights: Rights
     """Those by which the client sees what it is told unasked: of its last message."""
 
-    def event(self, event: Said) -> None:
+    def event(self, event: CallEvent) -> None:
         """Steps the client's machine."""
 
     def sent(self, call: int, backend: str) -> None:

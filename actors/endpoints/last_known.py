@@ -68,7 +68,7 @@ def _digest(value: object) -> str:
 
 
 class LastKnown:
-    """Of one tree. Without a store it knows nothing."""
+    """Reads and writes what was last known of each server. Without a store it knows nothing."""
 
     def __init__(self, store: ListStore | None, table: TableCell) -> None:
         self._store = store

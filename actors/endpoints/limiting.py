@@ -57,7 +57,7 @@ class Sender(Protocol):
 
 
 class Limiting:
-    """Of one client."""
+    """Holds the calls of one client until the store has said that their limits let them through."""
 
     __slots__ = ("_guard", "_host", "_sender", "_services", "waiting")
 

@@ -125,7 +125,7 @@ class _Look:
 
 
 class Pinning:
-    """Of one endpoint for one client."""
+    """Sees to it that one client of one endpoint is given only definitions that were accepted."""
 
     __slots__ = ("_endpoint", "_going", "_held", "_looks", "_passed", "_seen")
 

@@ -90,7 +90,7 @@ class SessionHost(Host, Protocol):
 
 
 class SessionEndpoint(Endpoint):
-    """Of one session. `kept`: what is in the record of its connections, if there is one."""
+    """The endpoint of one session. `kept`: what is in the record of its connections, if there is one."""
 
     era = "legacy"
     host: SessionHost
@@ -497,7 +497,7 @@ class SessionEndpoint(Endpoint):
         """Whether a client may hear that a resource of this name of the client's has changed."""
         owner = self.naming.owner(uri)
         if owner is None:
-            return self.guard.asking(rights, lambda: self.guard.standing) is None
+            return self.guard.asking(rights, lambda: self.guard.ruleset) is None
         backend, own = owner
         return self.guard.asking(rights, lambda: self.guard.shows_update(backend, json.dumps({"uri": own})))
 

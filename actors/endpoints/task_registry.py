@@ -43,7 +43,7 @@ class _Recorded(msgspec.Struct):
 
 
 class TaskRegistry:
-    """Of one session."""
+    """Remembers the tasks of one session, and whose they are."""
 
     __slots__ = ("_endpoint", "_made", "_prefixed", "_ran", "_tools")
 

@@ -44,19 +44,19 @@ class Exchange(Struct, eq=False):
         """Whether it ends when somebody ends it, and not by itself."""
         return self.modern and self.method == LISTEN
 
-    def owed(self, error: ProtocolError = LOST) -> list[bytes]:
+    def errors_for_pending(self, error: ProtocolError = LOST) -> list[bytes]:
         """What is to be said instead of answers that will not come any more."""
         return [encode_error_body(error, id) for id in self.ids if id in self.pending - self.withdrawn]
 
 
-class Asked(Struct, frozen=True):
+class Requested(Struct, frozen=True):
     """Requests, which go on while others come. Those that `open` the session are waited for."""
 
     exchange: Exchange
     opens: bool = False
 
 
-class Told(Struct, frozen=True):
+class Delivered(Struct, frozen=True):
     """What is delivered before the next message is looked at. `answered`: an error is for whoever sent it."""
 
     answered: bool = False
@@ -76,7 +76,7 @@ class Refused(Struct, frozen=True):
     answers: tuple[bytes, ...]
 
 
-Step: TypeAlias = Asked | Told | Withdrawn | Refused
+Step: TypeAlias = Requested | Delivered | Withdrawn | Refused
 
 
 class Conversation:
@@ -93,7 +93,7 @@ class Conversation:
         try:
             frame = codec.decode_frame(body, self._message_bytes)
         except Malformed:
-            return Told(answered=True)  # whoever delivers it says what is wrong with it
+            return Delivered(answered=True)  # whoever delivers it says what is wrong with it
         if isinstance(frame, Request):
             return self._request(frame, body)
         if isinstance(frame, Notification):
@@ -102,8 +102,8 @@ class Conversation:
             ids = tuple(m.id for m in frame.messages if isinstance(m, Request))
             if ids and self.session is None:
                 return refused(errors.not_initialized(), Exchange(ids), body)
-            return self._asked(Exchange(ids, frame=frame), body) if ids else Told(answered=True)
-        return Told()
+            return self._asked(Exchange(ids, frame=frame), body) if ids else Delivered(answered=True)
+        return Delivered()
 
     def _request(self, request: Request, body: bytes) -> Step:
         id, method, modern = request.id, request.method, False
@@ -114,7 +114,7 @@ class Conversation:
                     return Refused((codec.encode_result(id, EMPTY_RESULT),))
                 return refused(errors.not_initialized(), Exchange((id,)), body)
         if method == "ping":
-            return Told(answered=True)
+            return Delivered(answered=True)
         logs = modern and mentions(request.params, LEVEL_KEY.encode())
         return self._asked(Exchange((id,), method, modern, logs, request), body, opens=method == "initialize")
 
@@ -125,7 +125,7 @@ class Conversation:
             return refused(errors.too_many_requests("on this connection"), exchange, body)
         exchange.pending.update(exchange.ids)
         self.running.update(dict.fromkeys(exchange.ids, exchange))
-        return Asked(exchange, opens)
+        return Requested(exchange, opens)
 
     def _notification(self, notification: Notification) -> Step:
         if notification.method == CANCELLED:
@@ -135,12 +135,12 @@ class Conversation:
                 exchange.withdrawn.add(id)
                 if exchange.modern:
                     return Withdrawn(id)
-        return Told(confirms=notification.method == "notifications/initialized")
+        return Delivered(confirms=notification.method == "notifications/initialized")
 
     def give_up(self) -> list[bytes]:
         """What is said of all that is under way and would end by itself; nothing else goes out of it."""
         exchanges = {id(exchange): exchange for exchange in self.running.values() if not exchange.listens}.values()
-        told = [owed for exchange in exchanges for owed in exchange.owed(ENDED)]
+        told = [error for exchange in exchanges for error in exchange.errors_for_pending(ENDED)]
         for exchange in exchanges:
             exchange.pending.clear()
         return told

@@ -146,7 +146,7 @@ class ModernHost(Host, Protocol):
 
 
 class ModernEndpoint(Endpoint):
-    """Of one kind of client. What its requests say is put into the words of their server."""
+    """The endpoint of one kind of modern client: routes its requests, and puts them into the words of their servers."""
 
     era = "modern"
     host: ModernHost
@@ -466,7 +466,7 @@ class ModernEndpoint(Endpoint):
 
     def _for_this_client(self, message: UpstreamOutcome) -> UpstreamOutcome:
         """What a server may say to everybody, not everybody may see here: nobody else is to be given it."""
-        if self.guard.standing is None or not message.ok or not json.mentions(message.payload, b'"cacheScope"'):
+        if self.guard.ruleset is None or not message.ok or not json.mentions(message.payload, b'"cacheScope"'):
             return message
         try:
             private = json.replace_members(message.payload, {"cacheScope": json.dumps("private")})
@@ -513,7 +513,7 @@ class ModernEndpoint(Endpoint):
         self.host.event(ev.CallProgressed(backend, message.call, method, params, now, message.place, as_is))
 
     def asked(self, message: UpstreamRequest) -> None:
-        """Modern servers ask nothing, and affinity pools park; whoever asks all the same gets an answer."""
+        """Modern servers ask nothing, and affinity pools suspend calls; whoever asks all the same gets an answer."""
         message.upstream.reply(AnswerGiven(message.id, False, errors.method_not_found(message.method).raw))
 
     def ready(self, message: UpstreamReady) -> None:
@@ -568,7 +568,7 @@ class ModernEndpoint(Endpoint):
 
 
 class ModernDialer:
-    """Of one endpoint of one kind of client."""
+    """Finds the connection to a server for one kind of modern client."""
 
     changes = False
     told = None

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 class ModernSource(Source):
-    """Of one endpoint of one kind of client."""
+    """Gets the lists of servers for one kind of modern client."""
 
     _endpoint: "ModernEndpoint"
 
@@ -169,7 +169,8 @@ class ListedHeaders:
 
 
 class LearnedHeaders:
-    """Of a single server, whose lists pass as they are: learned from them, or asked for where headers may be wrong."""
+    """Which arguments of a single server's tools headers repeat. Its lists pass as they are: it is learned from them,
+    or asked for where headers may be wrong."""
 
     def __init__(self, endpoint: "ModernEndpoint", single: Single) -> None:
         self._endpoint = endpoint

@@ -20,7 +20,7 @@ from actors.durations import Durations
 from actors.elicited import who_asks
 from actors.endpoints.catalogue import CatalogueChanged, Listed, PrincipalsAccount
 from actors.endpoints.connecting import AccountChanged, Invited, Waited
-from actors.endpoints.host import Said, Tree
+from actors.endpoints.host import CallEvent, Tree
 from actors.endpoints.limiting import Weighed
 from actors.endpoints.listing import GatherDue
 from actors.endpoints.merged import ChangeDue
@@ -183,7 +183,8 @@ RequestsMessage: TypeAlias = (
 
 
 class ModernRequests(Evictable):
-    """Temporary: a crash ends the requests in hand, and the next one begins another."""
+    """Serves the requests and subscriptions of one kind of modern client. Temporary: a crash ends the requests in hand,
+    and the next one begins another."""
 
     mailbox_size = 4096
     disposable = True
@@ -229,7 +230,7 @@ class ModernRequests(Evictable):
         if running is not None and running.state.phase not in OVER:
             self._start_deadline(call, running, running.state.accepted)
 
-    def event(self, event: Said) -> None:
+    def event(self, event: CallEvent) -> None:
         """What the endpoint says, said to one modern request, or to all subscriptions."""
         match event:
             case ev.CallEnded(call, ok, payload):
@@ -241,7 +242,7 @@ class ModernRequests(Evictable):
                 if call is None:
                     self.listens.changed(backend, method, params)
                 else:
-                    self.step(call, xv.Told(method, params, now, event.as_is))
+                    self.step(call, xv.Notified(method, params, now, event.as_is))
             case _:
                 assert_never(event)
 

@@ -273,10 +273,10 @@ class ListenRequests:
         """Whether this client may subscribe to a resource, which is not acknowledged else, like one that there is
         not."""
         guard = self._endpoint.guard
-        standing = guard.standing
+        ruleset = guard.ruleset
         if not guard.accepts(backend, uri):
             return False
-        return standing is None or standing.decide("resource", backend, uri).allowed
+        return ruleset is None or ruleset.decide("resource", backend, uri).allowed
 
     def _watch_part(self, call: int, listen: ListenRequest, backend: str, part: Filter) -> None:
         def honoured(able: Filter | None, error: ProtocolError | None) -> None:
@@ -492,7 +492,7 @@ class Watches:
             self._endpoint.told(heard, frozenset(watch.users))
         elif self._endpoint.as_is(watch.backend) and tasks.is_strange(message.method) and self._has_one_client(watch):
             for user in sorted(watch.users):
-                self._endpoint.host.listens.step(user, ev.Said(message.method, message.params))
+                self._endpoint.host.listens.step(user, ev.Notified(message.method, message.params))
         else:
             self._endpoint.services.telemetry.count("stagedoor_messages_dropped_total", ("not_subscribed",))
 

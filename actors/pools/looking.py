@@ -47,7 +47,7 @@ class _Seen(NamedTuple):
 
 
 class Looking:
-    """Of one pool."""
+    """Looks at the definitions of the further processes of one pool before they are called."""
 
     def __init__(
         self, backend: str, principal: Principal, services: Services, now: Callable[[], float], ask: Ask

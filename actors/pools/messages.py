@@ -46,11 +46,11 @@ class Resume(Struct, frozen=True):
     level: str | None = None
 
 
-Asked: TypeAlias = um.Call | Resume
+CallOrResume: TypeAlias = um.Call | Resume
 """What has an outcome."""
 
 
-def unbegun(asked: Asked) -> Executed:
+def unbegun(asked: CallOrResume) -> Executed:
     """Whether it may have been executed though it was not begun here: a retry goes on with a call that was."""
     return "unknown" if isinstance(asked, Resume) else "no"
 
@@ -62,12 +62,12 @@ class Admit(Struct, frozen=True):
 
 
 class Admitted(Struct, frozen=True):
-    """They are."""
+    """The connections of the pool are held in this process."""
 
 
 class NotHere(Struct, frozen=True):
-    """They are not, or not any more. `owner`: who may have them. `unbegun`: calls of the receiver's that were not
-    begun."""
+    """The connections of the pool are not held here, or not any more. `owner`: who may have them. `unbegun`: calls of
+    the receiver's that were not begun."""
 
     owner: Incarnation | None = None
     unbegun: tuple[int, ...] = ()

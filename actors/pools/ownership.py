@@ -9,7 +9,7 @@ so it goes wherever the pool turns out to be.
 from itertools import count
 from typing import ClassVar, Final, Protocol, TypeAlias, TypeVar, assert_never
 
-from actors.doubt import AGAIN, Standing
+from actors.doubt import AGAIN, Allowed
 from actors.endpoints.host import Tree
 from actors.machines.upstream.events import Wanted
 from actors.machines.upstream.legacy_calls import failure
@@ -136,7 +136,7 @@ _POOL: Final = _Pool()
 
 
 class Ownership:
-    """Of one pool, as one process knows it."""
+    """Knows who has one pool, and passes on to it what comes for it."""
 
     def __init__(
         self,
@@ -198,8 +198,8 @@ class Ownership:
             return
         cluster = self._services.cluster
         if self._record.owned and (cluster.doubtful or self._record.grant.term != cluster.term):
-            standing = self._hold_still()
-            if standing is Standing.OVER and isinstance(message, um.Call | pm.Resume):
+            allowed = self._hold_still()
+            if allowed is Allowed.OVER and isinstance(message, um.Call | pm.Resume):
                 self.turn_away([message], *STORE_AWAY)
                 return
         if isinstance(message, Stored | pm.DoubtDue | pm.ReadersKnown) or (self._record.owned and not self._held):
@@ -309,7 +309,7 @@ class Ownership:
         elif owned:
             away = failed and message.step in ("touch", "restore")
             self.ctx.set_timer("keep", RETRY if away else self._services.limits.idle_ttl / 8, pm.KeepDue())
-        elif record.owned and self._hold_still() not in (Standing.HOLD, Standing.FORMER):
+        elif record.owned and self._hold_still() not in (Allowed.HOLD, Allowed.FORMER):
             self._go_on()
         elif failed and message.step in ("reclaim", "reread", "restore"):
             self.ctx.set_timer("doubt", RETRY, pm.DoubtDue())
@@ -324,15 +324,15 @@ class Ownership:
             self._act(kept)
         self._pool.settled()
 
-    def _hold_still(self) -> Standing:
+    def _hold_still(self) -> Allowed:
         """What may be done at present; what comes meanwhile waits."""
-        standing = self._tree.doubt.standing(self._record.grant, self.ctx.now())
-        if standing is Standing.FORMER:
+        allowed = self._tree.doubt.allowed(self._record.grant, self.ctx.now())
+        if allowed is Allowed.FORMER:
             self._record.reclaim(self._record.grant.owner)
-        elif standing is Standing.HOLD:
+        elif allowed is Allowed.HOLD:
             self._held = True
             self.ctx.set_timer("doubt", AGAIN, pm.DoubtDue())
-        return standing
+        return allowed
 
     def _doubt_due(self) -> None:
         """Without the store it goes on with what it has."""
@@ -437,7 +437,7 @@ class Ownership:
         for kept in self.take_early():
             self.receive(kept)
 
-    def link_over(self, unbegun: list[pm.Asked], owner: Incarnation | None) -> None:
+    def link_over(self, unbegun: list[pm.CallOrResume], owner: Incarnation | None) -> None:
         """With what is to be done it looks for the next owner, which it may be itself."""
         self._remote, self._hint, self._early = None, owner, [*unbegun, *self._early]
         if not self._early and self.ctx.idle:

@@ -97,7 +97,8 @@ class PooledConnection:
 
 
 class PoolActor(Evictable):
-    """Temporary: a crash ends its connections and whatever is suspended; the next request begins another."""
+    """Holds the connections of one modern client to one legacy server, and its suspended calls. Temporary: a crash ends
+    both; the next request begins another."""
 
     mailbox_size = 1024
     disposable = True
@@ -656,7 +657,7 @@ class PoolActor(Evictable):
             self._drop("notification_refused")
 
     def _tell_later(self) -> None:
-        self.ctx.set_timer("owed", REPLIES_AGAIN, pm.RepliesDue())
+        self.ctx.set_timer("replies", REPLIES_AGAIN, pm.RepliesDue())
 
     def _drop(self, what: str) -> None:
         self._services.telemetry.count("stagedoor_messages_dropped_total", (what,))
@@ -788,7 +789,7 @@ class PoolActor(Evictable):
             pooled.since = self.ctx.now()
         expired, ref = pm.CallDue(ev.Expired(number)), self.ctx.ref
         self._suspended.add(self._key.principal, (self, number), pooled.since, lambda: ref.reply(expired))
-        self.ctx.set_timer(("park", number), self._services.limits.park_ttl, expired)
+        self.ctx.set_timer(("suspended", number), self._services.limits.park_ttl, expired)
         caller, call = _owner(effect.owner)
         place = (self._ownership.named, str(number), effect.round)
         caller.reply(pm.UpstreamSuspended(self._backend, call, *place, effect.questions))
@@ -796,7 +797,7 @@ class PoolActor(Evictable):
     def _unsuspend(self, effect: ev.Unsuspend) -> None:
         """Whoever resumed it has it from here on: before the server gets the answers."""
         number = effect.call
-        self.ctx.cancel_timer(("park", number))
+        self.ctx.cancel_timer(("suspended", number))
         self._suspended.remove((self, number))
         held, message = self._state.held.get(number), self._resuming
         if message is None or held is None or held.owner != (message.caller, message.call):

@@ -13,7 +13,7 @@ from actors.pools.pool import PoolActor, PoolKey
 from actors.ports import Incarnation, SessionKey, ignore
 from actors.protocol import capabilities
 from actors.protocol.table import BackendSpec
-from actors.quotas import Shares, SuspendedCalls
+from actors.quotas import QuotaSupervisor, SuspendedCalls
 from actors.runtime import AtCapacity, DynamicSupervisor, Ref, Registry, SystemClosed
 from actors.services import Services
 
@@ -22,7 +22,7 @@ class Pools:
     """All of this process; each is made when it is first needed, and ends by itself."""
 
     def __init__(
-        self, services: Services, registry: Registry, supervisor: Shares, tree: Tree, guests: DynamicSupervisor
+        self, services: Services, registry: Registry, supervisor: QuotaSupervisor, tree: Tree, guests: DynamicSupervisor
     ) -> None:
         """`guests` supervises what stands in for clients in other processes."""
         self.suspended = SuspendedCalls(services.limits.parked_per_principal, services.telemetry)

@@ -56,7 +56,7 @@ RemoteMessage: TypeAlias = (
 
 
 class Phase(Enum):
-    """Of a link."""
+    """How far one link is."""
 
     ENTERING = "entering"
     """The owner was asked whether it has the pool."""
@@ -85,7 +85,7 @@ class RemoteHost(Protocol):
     def announce(self, message: um.UpstreamReady | um.UpstreamDown) -> None:
         """All who have joined hear it."""
 
-    def link_over(self, unbegun: list[pm.Asked], owner: Incarnation | None) -> None:
+    def link_over(self, unbegun: list[pm.CallOrResume], owner: Incarnation | None) -> None:
         """This owner has the pool no more; these calls it has not begun. It knows another `owner`, perhaps."""
 
     def not_to_be_had(self) -> None:
@@ -101,7 +101,7 @@ class Pending:
 
     caller: Ref
     call: int
-    asked: pm.Asked | None
+    asked: pm.CallOrResume | None
     """None for one of our own, whose outcome nobody waits for."""
 
 
@@ -184,7 +184,7 @@ class RemotePool:
 
     # Callers
 
-    def _of_caller(self, message: um.Join | um.Leave | um.Cancel | Wanted | Down | pm.Asked) -> None:
+    def _of_caller(self, message: um.Join | um.Leave | um.Cancel | Wanted | Down | pm.CallOrResume) -> None:
         """What the owner takes at present is said to it, all else waits."""
         taken: tuple[type, ...] = ()
         if self._phase is Phase.OPEN:
@@ -217,7 +217,7 @@ class RemotePool:
             case Wanted():
                 self._out.say(letters.Want())
 
-    def _call(self, message: pm.Asked) -> None:
+    def _call(self, message: pm.CallOrResume) -> None:
         owner = (message.caller, message.call)
         if self._out.stuck is not None:
             reason = "overloaded" if self._out.reason is Refused.INBOX_FULL else "store_away"

@@ -79,7 +79,7 @@ class _Envelope(Struct):
 
 
 class _Parts(Struct):
-    """The same of JSON that may be no message."""
+    """The members of an envelope in JSON that may be no message."""
 
     jsonrpc: Raw = EMPTY
     id: Raw = EMPTY

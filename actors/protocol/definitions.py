@@ -27,8 +27,8 @@ class Introduction(Struct, frozen=True):
 
 
 class Definitions(Struct, frozen=True, omit_defaults=True):
-    """Of one server; `lists` by method. `server` is a digest of the server as it is configured, whoever its client
-    is."""
+    """What one server defines; `lists` by method. `server` is a digest of the server as it is configured, whoever its
+    client is."""
 
     v: int = 0
     server: str = ""

@@ -67,7 +67,8 @@ class Difference(NamedTuple):
 
 
 class Judged(NamedTuple):
-    """Of a list: the items that are as they were accepted, the names that are not, and what is to be told."""
+    """What was found in a list: the items that are as they were accepted, the names that are not, and what is to be
+    told."""
 
     kept: tuple[Raw, ...]
     held: frozenset[str]
@@ -75,7 +76,8 @@ class Judged(NamedTuple):
 
 
 class Pins:
-    """Of one server. `known`: anything of it is pinned. `lists`: that, as it was accepted, by method."""
+    """What was accepted of one server. `known`: anything of it is pinned. `lists`: that, as it was accepted, by
+    method."""
 
     __slots__ = (
         "_lists",

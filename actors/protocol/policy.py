@@ -3,7 +3,7 @@
 Lists and calls ask the same `decide`, so that what is listed can be called, and nothing else. Backend and name are
 matched each by itself, and are the backend's own: an exposed name is never taken apart.
 
-*Who* a rule is for is found out once for each principal and its rights (`Policy.standing`); what it comes to for a name
+*Who* a rule is for is found out once for each principal and its rights (`Policy.ruleset`); what it comes to for a name
 is remembered there. A deny beats every allow, and with rules what none allows is denied.
 """
 
@@ -27,7 +27,7 @@ Kind = Literal["tool", "prompt", "resource", "template"]
 """What is named. A template stands for what it can become: it may be seen as long as some of that may be read."""
 Outcome = Literal["allow", "deny", "step-up"]
 
-STANDINGS_MAX: Final = 4096
+RULESETS_MAX: Final = 4096
 """Principals, by their rights, whose rules are remembered."""
 DECISIONS_MAX: Final = 4096
 """Decisions remembered for those who have the same rules."""
@@ -226,7 +226,7 @@ URI_TOO_LONG: Final = Decision("deny", f"the URI is longer than {uris.URI_MAX} c
 Values: TypeAlias = Mapping[str, Any]
 
 
-class Asked(NamedTuple):
+class Facts(NamedTuple):
     """What is asked for, besides by its name: arguments as they were given (None: of a list), and what is known of the
     tool."""
 
@@ -234,10 +234,10 @@ class Asked(NamedTuple):
     annotations: Any = None
 
 
-NOTHING: Final = Asked()
+NOTHING: Final = Facts()
 
 
-class Standing:
+class Ruleset:
     """The rules that are for somebody, and what they come to. `key` is the same for all who see and may do the same.
     `conditional`: whether anything depends on more than names, and on which `members`; `limited`: whether anything may
     be done so often only, `metered`: whether that is said of endpoints."""
@@ -295,10 +295,10 @@ class Standing:
 
     @property
     def remembered(self) -> int:
-        """How many decisions are."""
+        """How many decisions are remembered."""
         return len(self._known)
 
-    def decide(self, kind: Kind, backend: str, name: str, asked: Asked = NOTHING) -> Decision:
+    def decide(self, kind: Kind, backend: str, name: str, asked: Facts = NOTHING) -> Decision:
         """Whether this may be done, or (without arguments) seen."""
         if self.conditional or len(name) > NAME_MAX:
             return self._decide(kind, backend, name, asked)
@@ -325,7 +325,7 @@ class Standing:
 
     # How often
 
-    def due(self, kind: Kind | Literal["endpoint"], backend: str, name: str, asked: Asked = NOTHING) -> tuple[Due, ...]:
+    def due(self, kind: Kind | Literal["endpoint"], backend: str, name: str, asked: Facts = NOTHING) -> tuple[Due, ...]:
         """What has to be taken for doing this, which is allowed."""
         if not self._limits:
             return ()
@@ -345,7 +345,7 @@ class Standing:
         """The limits of endpoints, in words."""
         return [f"{rule.place}: {one}: {limit}" for rule, one, limit in self._limits if one.kind == "endpoint"]
 
-    def _dues(self, kind: Kind | Literal["endpoint"], backend: str, name: str, asked: Asked) -> tuple[Due, ...]:
+    def _dues(self, kind: Kind | Literal["endpoint"], backend: str, name: str, asked: Facts) -> tuple[Due, ...]:
         if kind == "resource":
             name = normalized(name) or name
         as_kind = "resource" if kind == "template" else kind
@@ -384,7 +384,7 @@ class Standing:
 
     # One name
 
-    def _decide(self, kind: Kind, backend: str, name: str, asked: Asked) -> Decision:
+    def _decide(self, kind: Kind, backend: str, name: str, asked: Facts) -> Decision:
         if kind == "template":
             names = template(uris.template(name))
             return TEMPLATE_TOO_LONG if names is None else self._template("resource", backend, names)
@@ -419,13 +419,13 @@ class Standing:
             return Decision("step-up", f"{gate}: scopes", tuple(needed))
         return Decision("allow", allowed)
 
-    def _holds(self, rule: Rule, kind: Kind, backend: str, name: str, asked: Asked) -> "Holds":
+    def _holds(self, rule: Rule, kind: Kind, backend: str, name: str, asked: Facts) -> "Holds":
         """Whether a rule counts for this."""
         if rule.place in self._failed:
             return Holds.UNKNOWN
         condition = rule.when
         if condition is None or condition.variables <= OF_CALLER:
-            return Holds.YES  # it was asked when this standing was made
+            return Holds.YES  # it was asked when this ruleset was made
         if asked.args is None and Variable.ARGS in condition.variables:
             return Holds.MAYBE
         known = asked.annotations if isinstance(asked.annotations, dict) else {}
@@ -445,7 +445,7 @@ class Standing:
             said = [("deny", rule.deny), ("scopes for", [item for item, _ in rule.scopes]), ("allow", rule.allow)]
             for verb, items in said:
                 item = next((item for item in items if item.matches(kind, backend, name)), None)
-                if item is not None and self._holds(rule, kind, backend, name, Asked(None)) is Holds.MAYBE:
+                if item is not None and self._holds(rule, kind, backend, name, Facts(None)) is Holds.MAYBE:
                     found.append(f"{rule.place}: {verb} {item} when {_constraint(rule)}")
         return found
 
@@ -472,7 +472,7 @@ class Standing:
 
 
 class Holds(Enum):
-    """Of a rule's condition."""
+    """Whether the condition of a rule holds."""
 
     YES = "yes"
     NO = "no"
@@ -500,9 +500,9 @@ def _constraint(rule: Rule) -> str:
 class Policy:
     """All rules of a configuration. `enforced`: otherwise decisions are counted and recorded, and change nothing.
     `shown` is the same for policies that say the same of what may be seen and done, `digest` also of how often.
-    `limited` and `metered`: as of a `Standing`, for anybody."""
+    `limited` and `metered`: as of a `Ruleset`, for anybody."""
 
-    __slots__ = ("_latest", "_standings", "digest", "enforced", "limited", "metered", "rules", "shown")
+    __slots__ = ("_latest", "_rulesets", "digest", "enforced", "limited", "metered", "rules", "shown")
 
     def __init__(self, rules: Iterable[Rule], *, enforced: bool = True) -> None:
         self.rules = tuple(rules)
@@ -512,8 +512,8 @@ class Policy:
         self.limited, self.metered = bool(kinds - {"endpoint"}), "endpoint" in kinds
         self.shown = _digest((enforced, [rule.digest for rule in self.rules]))
         self.digest = _digest((self.shown, limits))
-        self._standings: OrderedDict[tuple[str, str], Standing] = OrderedDict()
-        self._latest: dict[tuple[str, Rights], Standing] = {}
+        self._rulesets: OrderedDict[tuple[str, str], Ruleset] = OrderedDict()
+        self._latest: dict[tuple[str, Rights], Ruleset] = {}
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Policy) and other.digest == self.digest
@@ -528,30 +528,30 @@ class Policy:
 
     @property
     def remembered(self) -> int:
-        """How many standings are."""
-        return len(self._standings)
+        """How many rulesets are remembered."""
+        return len(self._rulesets)
 
-    def standing(self, principal: str, rights: Rights) -> Standing:
+    def ruleset(self, principal: str, rights: Rights) -> Ruleset:
         """What the rules are to this principal with these rights."""
         known = self._latest.get((principal, rights))
         if known is None:
-            known = self._standing(principal, rights)
-            if len(self._latest) >= STANDINGS_MAX:
+            known = self._ruleset(principal, rights)
+            if len(self._latest) >= RULESETS_MAX:
                 self._latest.clear()
             self._latest[principal, rights] = known
         return known
 
-    def _standing(self, principal: str, rights: Rights) -> Standing:
+    def _ruleset(self, principal: str, rights: Rights) -> Ruleset:
         """Tokens that differ in when they expire come to the same."""
         key = (principal, rights.digest)
-        known = self._standings.get(key)
+        known = self._rulesets.get(key)
         if known is None:
-            known = self._standings[key] = self._stand(principal, rights)
-            if len(self._standings) > STANDINGS_MAX:
-                self._standings.popitem(last=False)
+            known = self._rulesets[key] = self._ruleset_for(principal, rights)
+            if len(self._rulesets) > RULESETS_MAX:
+                self._rulesets.popitem(last=False)
         return known
 
-    def _stand(self, principal: str, rights: Rights) -> Standing:
+    def _ruleset_for(self, principal: str, rights: Rights) -> Ruleset:
         # With `bindClient` each client of a user is a principal, and whoever can register clients has many.
         owner = principal if rights.issuer in ("", STATIC) else principal_id(rights.issuer, rights.subject)
         principal = called(principal, rights)
@@ -576,7 +576,7 @@ class Policy:
             if holds is not False:
                 rules.append(rule)
         mentioned = {scope for rule in rules for _, scopes in rule.scopes for scope in scopes}
-        return Standing(tuple(rules), frozenset(failed), frozenset(mentioned & set(rights.scopes)), caller, owner)
+        return Ruleset(tuple(rules), frozenset(failed), frozenset(mentioned & set(rights.scopes)), caller, owner)
 
 
 def _digest(said: object) -> str:
@@ -592,7 +592,7 @@ def shows_otherwise(
     def about(policy: Policy | None, rights: Rights) -> str:
         if policy is None or not policy.enforced:
             return ""
-        return policy.standing(principal, rights).about(backends)
+        return policy.ruleset(principal, rights).about(backends)
 
     return about(before, rights[0]) != about(now, rights[1])
 
@@ -619,7 +619,7 @@ def called(principal: str, rights: Rights) -> str:
 
 
 def decide(
-    policy: Policy | None, principal: str, rights: Rights, kind: Kind, backend: str, name: str, asked: Asked = NOTHING
+    policy: Policy | None, principal: str, rights: Rights, kind: Kind, backend: str, name: str, asked: Facts = NOTHING
 ) -> Decision:
     """Whether this principal may do this with these rights. Without a policy everybody may do everything."""
-    return NO_RULES if policy is None else policy.standing(principal, rights).decide(kind, backend, name, asked)
+    return NO_RULES if policy is None else policy.ruleset(principal, rights).decide(kind, backend, name, asked)

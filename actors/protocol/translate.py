@@ -39,7 +39,7 @@ from actors.protocol.payload import (
 )
 from actors.protocol.versions import LATEST_HANDSHAKE, MODERN, Era, at_least, can_use, era_of
 
-Said: TypeAlias = Literal["result", "notification", "client_request", "server_request", "answer"]
+MessageKind: TypeAlias = Literal["result", "notification", "client_request", "server_request", "answer"]
 """Results and notifications come from servers, answers are clients' results."""
 
 
@@ -212,7 +212,7 @@ class _Row(NamedTuple):
         return can_use(sender, self.feature) and not can_use(reader, self.feature)
 
 
-def _translated(said: Said, method: str, payload: Raw, reader: str, sender: str, tasks: bool = False) -> Raw:
+def _translated(said: MessageKind, method: str, payload: Raw, reader: str, sender: str, tasks: bool = False) -> Raw:
     by_method, rows = _rows(said, reader, sender, tasks)
     for row in by_method.get(method, rows):
         if mentions(payload, *row.names):
@@ -224,7 +224,7 @@ def _translated(said: Said, method: str, payload: Raw, reader: str, sender: str,
 
 
 @lru_cache(maxsize=256)
-def _rows(said: Said, reader: str, sender: str, tasks: bool) -> tuple[dict[str, list[_Row]], list[_Row]]:
+def _rows(said: MessageKind, reader: str, sender: str, tasks: bool) -> tuple[dict[str, list[_Row]], list[_Row]]:
     """The rows that count between two revisions: by method, and for methods that have none of their own."""
     counting = [row for row in _TABLE[said] if row.counts(reader, sender, tasks)]
     methods = {row.method for row in counting} - {""}
@@ -516,7 +516,7 @@ _OF_RESULTS: Final = ("resultType", "ttlMs", "cacheScope", "inputRequests", "req
 _TASK: Final = (b'"task"',)
 _META: Final = (PREFIX.encode(),)
 
-_TABLE: Final[dict[Said, tuple[_Row, ...]]] = {
+_TABLE: Final[dict[MessageKind, tuple[_Row, ...]]] = {
     "result": (
         _Row("any_structured_content", "tools/list", _names("outputSchema", "true", "false"), _each(_object_schemas)),
         _Row("any_structured_content", "tools/call", _names("structuredContent"), _object_structured),

@@ -29,7 +29,7 @@ class Dispatcher:
 
     def __init__(self) -> None:
         self._ready: deque[Runnable] = deque()
-        self._parked: trio.lowlevel.Task | None = None
+        self._asleep: trio.lowlevel.Task | None = None
 
     def __len__(self) -> int:
         """How many are ready to run."""
@@ -38,9 +38,9 @@ class Dispatcher:
     def schedule(self, runnable: Runnable) -> None:
         """Puts it at the back of the queue; the caller sees to it that it stands there once."""
         self._ready.append(runnable)
-        if self._parked is not None:
-            trio.lowlevel.reschedule(self._parked)
-            self._parked = None
+        if self._asleep is not None:
+            trio.lowlevel.reschedule(self._asleep)
+            self._asleep = None
 
     async def run(self) -> None:
         """The task; ends by cancellation."""
@@ -57,8 +57,8 @@ class Dispatcher:
 
     async def _park(self) -> None:
         def unpark(_: object) -> trio.lowlevel.Abort:
-            self._parked = None
+            self._asleep = None
             return trio.lowlevel.Abort.SUCCEEDED
 
-        self._parked = trio.lowlevel.current_task()
+        self._asleep = trio.lowlevel.current_task()
         await trio.lowlevel.wait_task_rescheduled(unpark)

@@ -174,7 +174,8 @@ ExpiryMessage: TypeAlias = (
 
 
 class Expiry(Actor):
-    """Permanent. When sessions end is written down in the store, and found there by every replica."""
+    """Ends the sessions whose idle time is over. Permanent. When that is stands in the store, where every replica finds
+    it."""
 
     mailbox_size = 8192
 

@@ -240,7 +240,7 @@ RouterMessage: TypeAlias = (
 
 
 class Router(Actor):
-    """Permanent."""
+    """Creates sessions, and brings them back into memory. Permanent."""
 
     mailbox_size = 8192
 

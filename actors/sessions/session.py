@@ -22,7 +22,7 @@ import msgspec
 from msgspec import Struct
 
 from actors import elicited
-from actors.doubt import AGAIN, REMEMBERED, Standing
+from actors.doubt import AGAIN, REMEMBERED, Allowed
 from actors.durations import Durations
 from actors.elicited import who_asks
 from actors.endpoints.catalogue import CatalogueChanged, Listed
@@ -171,6 +171,7 @@ class SessionActor(Actor):
         "_given_back",
         "_goes_on",
         "_grant",
+        "_held_back",
         "_kept",
         "_late",
         "_mailed",
@@ -178,7 +179,6 @@ class SessionActor(Actor):
         "_moving",
         "_numbers",
         "_opened_with",
-        "_parked",
         "_posts",
         "_quotas",
         "_record",
@@ -243,7 +243,7 @@ class SessionActor(Actor):
         self._began = self._active = 0.0
         """When the client was last heard of."""
         self._watching = False
-        self._parked: list[SessionMessage] | None = None
+        self._held_back: list[SessionMessage] | None = None
         """What has come since the record was given back, or since it can't be told whose it is, while that is so."""
         self._given_back = False
         self._moved = False
@@ -419,14 +419,14 @@ class SessionActor(Actor):
     def receive(self, message: SessionMessage) -> None:
         """One message."""
         cluster = self.services.cluster
-        if self._parked is None and (cluster.doubtful or self.record.grant.term != cluster.term):
-            standing = self._hold_still()
-            if standing is Standing.OVER and isinstance(message, FROM_EDGES):
+        if self._held_back is None and (cluster.doubtful or self.record.grant.term != cluster.term):
+            allowed = self._hold_still()
+            if allowed is Allowed.OVER and isinstance(message, FROM_EDGES):
                 message.reply.answer(sm.refusing(message, errors.store_away()))
                 return
         if self._closing and isinstance(message, sm.PostMessages) and self._comes_late(message):
             return
-        if self._parked is None or isinstance(message, sm.Released | sm.DoubtDue | sm.Describe | Stored):
+        if self._held_back is None or isinstance(message, sm.Released | sm.DoubtDue | sm.Describe | Stored):
             self._handle(message)
             if self.record.changed or self._draining or self._moving is not None or self._via or not self._watching:
                 self._settle()
@@ -436,13 +436,13 @@ class SessionActor(Actor):
     @property
     def _held(self) -> bool:
         """Whether it holds still."""
-        return self._parked is not None
+        return self._held_back is not None
 
     def _park(self, message: SessionMessage) -> None:
-        parked = self._parked
-        assert parked is not None
-        if len(parked) < self.mailbox_size or not isinstance(message, FROM_OUTSIDE):
-            parked.append(message)
+        held = self._held_back
+        assert held is not None
+        if len(held) < self.mailbox_size or not isinstance(message, FROM_OUTSIDE):
+            held.append(message)
         elif isinstance(message, um.UpstreamNotification):
             self.services.telemetry.count("stagedoor_messages_dropped_total", ("overflow",))
         else:
@@ -450,7 +450,7 @@ class SessionActor(Actor):
 
     def _settle(self) -> None:
         """What may follow a message: the record is written, the clock of its idle time runs, the drain is over."""
-        if self._parked is not None or self._state.phase is SessionPhase.CLOSED:
+        if self._held_back is not None or self._state.phase is SessionPhase.CLOSED:
             return
         if self.record.changed:
             self.record.flush()
@@ -587,10 +587,10 @@ class SessionActor(Actor):
             self.event(ev.ServerRequestExpired(asked))
 
     def stopped(self, reason: Exit) -> None:
-        """Whoever still waits is told. What was parked was not begun: it is for the next life."""
+        """Whoever still waits is told. What was held back was not begun: it is for the next life."""
         if self.running.operations:
             self._unobserved(crashed=reason.error is not None)
-        for message in (*(self._parked or ()), *self._late):
+        for message in (*(self._held_back or ()), *self._late):
             if isinstance(message, FROM_EDGES):
                 message.reply.fail(ActorDown(self.ctx.name, reason))
         self._quotas.requests.add(self.principal, -len(self._state.requests))
@@ -934,7 +934,7 @@ class SessionActor(Actor):
         there, and its backends' sessions with it."""
         self.services.telemetry.count("stagedoor_sessions_ended_total", (reason,))
         if reason == FENCED:
-            self._moved, self._parked = True, self._parked or []  # nothing more is begun here
+            self._moved, self._held_back = True, self._held_back or []  # nothing more is begun here
             self.services.log.info("session_moved", session=handle(self.identity.key))
             self.endpoint.upstreams.put_down()
             self.ctx.stop(NORMAL)
@@ -956,21 +956,21 @@ class SessionActor(Actor):
 
     # Whose it is
 
-    def _hold_still(self) -> Standing:
-        """What may be done at present. Where that is nothing, what comes is parked, and looked at again: when the
+    def _hold_still(self) -> Allowed:
+        """What may be done at present. Where that is nothing, what comes is held back, and looked at again: when the
         session was claimed under the present name of the process, or after a moment of doubt."""
-        standing = self.tree.doubt.standing(self.record.grant, self.ctx.now())
-        if standing is Standing.FORMER:
+        allowed = self.tree.doubt.allowed(self.record.grant, self.ctx.now())
+        if allowed is Allowed.FORMER:
             self.ctx.cancel_timer("doubt")
             self.record.reclaim(self.record.grant.owner)
-        elif standing is Standing.HOLD:
+        elif allowed is Allowed.HOLD:
             self.ctx.set_timer("doubt", AGAIN, sm.DoubtDue())
-        if standing in (Standing.FORMER, Standing.HOLD) and self._parked is None:
-            self._parked = []
-        return standing
+        if allowed in (Allowed.FORMER, Allowed.HOLD) and self._held_back is None:
+            self._held_back = []
+        return allowed
 
     def _doubt_due(self) -> None:
-        if self._hold_still() in (Standing.FORMER, Standing.HOLD):
+        if self._hold_still() in (Allowed.FORMER, Allowed.HOLD):
             return
         if not self.record.owned:
             self.ctx.set_timer("doubt", RETRY, sm.DoubtDue())
@@ -1061,13 +1061,13 @@ class SessionActor(Actor):
 
     def _not_claimed(self) -> None:
         """The store is away. What was given back goes, for whoever comes next finds it there."""
-        parked, self._parked = self._parked or [], []
-        for message in parked:
+        held, self._held_back = self._held_back or [], []
+        for message in held:
             if isinstance(message, FROM_EDGES):
                 # It was not begun, and may be sent again.
                 message.reply.answer(sm.refusing(message, errors.store_away()))
             else:
-                self._parked.append(message)
+                self._held_back.append(message)
         if self._given_back:
             self._go()
         else:
@@ -1083,13 +1083,13 @@ class SessionActor(Actor):
         """It lives on, in the store too, which a first write says; unless it is in doubt again whose it is."""
         self._given_back = False
         self.save(last_activity(None))
-        if self._hold_still() not in (Standing.FORMER, Standing.HOLD):
+        if self._hold_still() not in (Allowed.FORMER, Allowed.HOLD):
             self._go_on()
 
     def _go_on(self) -> None:
-        """With what was parked. As in a mailbox: a request whose client is gone by now was never begun."""
-        parked, self._parked = self._parked or [], None
-        for message in parked:
+        """With what was held back. As in a mailbox: a request whose client is gone by now was never begun."""
+        held, self._held_back = self._held_back or [], None
+        for message in held:
             if isinstance(message, FROM_EDGES) and message.reply.abandoned:
                 continue
             if self._held:
@@ -1138,7 +1138,7 @@ class SessionActor(Actor):
             again = limits.reload_grace if self.endpoint.former else end  # what holds it here may be gone then
             self._watch(min(again, end - idle))
         else:
-            self._parked, self._given_back = [], True
+            self._held_back, self._given_back = [], True
             since = last_activity(self.services.cluster.now() - idle)
             self.record.release(since, lambda out: self.ctx.ref.reply(sm.Released(out)))
 
@@ -1152,12 +1152,12 @@ class SessionActor(Actor):
                 reply.answer(Answer.refusing(errors.store_away()) if away else True)
             self.ctx.stop(SHUTDOWN)
         elif isinstance(outcome, Failed) and outcome.reason in LOSSES and self.record.grant.term == term:
-            # What is parked waits until it is known whether another has it, or the store has lost it.
+            # What is held back waits until it is known whether another has it, or the store has lost it.
             if not self.record.restore(outcome.reason):
                 self._lose(outcome.reason)
         elif isinstance(outcome, Failed):
             self._stay()
-        elif not self._parked and self.ctx.idle and self.record.settled:
+        elif not self._held_back and self.ctx.idle and self.record.settled:
             self._go()
         else:
             self.record.reclaim(None)
@@ -1188,7 +1188,7 @@ class SessionActor(Actor):
 
     def _leave_process(self) -> None:
         """The actor goes, the session stays: its record is given back for whoever claims it next."""
-        self._parked = []  # nothing more is begun here
+        self._held_back = []  # nothing more is begun here
         self._draining, self._goes_on = False, self._outlived
         self.record.release(last_activity(self.services.cluster.now()), work=bool(self._state.requests))
         if self._outlived:
@@ -1243,7 +1243,7 @@ class SessionActor(Actor):
     def _give_back(self) -> None:
         """As at the end of a drain, with what is in flight."""
         self.event(ev.MoveAsked(self._kept.lasting))
-        self._parked, self._goes_on = [], True
+        self._held_back, self._goes_on = [], True
         self.endpoint.upstreams.put_down()
         work, since = bool(self._state.requests), last_activity(self.services.cluster.now())
         self.record.release(since, lambda out: self.ctx.ref.reply(sm.Released(out)), work=work)

@@ -32,7 +32,8 @@ VerifierMessage: TypeAlias = Renamed | _Turn | _Look
 
 
 class Verifier(Actor):
-    """Permanent. `owners`: the actors that own a record. What it forgets in a crash is claimed by its next message."""
+    """Has everything claimed again after a lapse of the lease. Permanent. `owners`: the actors that own a record. What
+    it forgets in a crash is claimed by its next message."""
 
     def __init__(self, doubt: Doubt, owners: Callable[[], Sequence[Ref]], *, looks: bool) -> None:
         """`looks`: the store may be away for us and not for others, so that it counts who else is there."""

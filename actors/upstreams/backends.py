@@ -116,7 +116,8 @@ STATES = {
 
 
 class Backends(Actor):
-    """Permanent. `status` outlives a crash, for it is nothing but values; `upstreams` gives those that live."""
+    """Grants connect permits: one breaker and status per backend, and a bound on child processes. Permanent. `status`
+    outlives a crash, for it is nothing but values; `upstreams` gives those that live."""
 
     mailbox_size = 4096
 

@@ -81,7 +81,7 @@ class Due(Enum):
     """A clock of a connection."""
 
     CONNECT = "connect"
-    REPLIES = "owed"
+    REPLIES = "replies"
     CLOSE = "close"
     DRAIN = "drain"
     GRACE = "grace"
@@ -111,7 +111,8 @@ def diagnosed(status: int | None, stderr: tuple[str, ...], detail: str) -> Diagn
 
 
 class Connection(Actor):
-    """Temporary: it ends with those who joined it, and nobody restarts it."""
+    """The actor over one transport to one server. Temporary: it ends with those who joined it, and nobody restarts
+    it."""
 
     __slots__ = (
         "_account",
@@ -608,7 +609,7 @@ class Connection(Actor):
         self.ctx.cancel_timer("connect")
 
     def _settle_later(self) -> None:
-        self.ctx.set_timer("owed", REPLIES_AGAIN, Due.REPLIES)
+        self.ctx.set_timer("replies", REPLIES_AGAIN, Due.REPLIES)
 
     def _count(self, effect: ev.Count) -> None:
         self._drop(effect.what)

@@ -88,7 +88,7 @@ class Recorded(Protocol):
 
 
 class ResumableUpstreams:
-    """Of one life of one session."""
+    """Keeps in the record of one session what its connections need to go on in its next life."""
 
     __slots__ = ("_key", "_placed", "_sealer", "_session", "_taken", "_waiting", "_written")
 

@@ -55,8 +55,8 @@ class _Driven:
 
 
 class TaskDriver:
-    """Of one connection to `backend`. `step` steps its machine, `finish` gives a call its outcome; what is asked for
-    the calls goes out as `own`."""
+    """Drives the tasks of one connection to `backend`. `step` steps its machine, `finish` gives a call its outcome;
+    what is asked for the calls goes out as `own`."""
 
     def __init__(
         self,

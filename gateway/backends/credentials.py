@@ -39,7 +39,8 @@ class ProcessKey(Protocol):
 
 
 class Credentials(Protocol):
-    """Of one transport. `rights` are those with which a client asks for what is sent; without any the gateway asks."""
+    """Gives one transport its tokens. `rights` are those with which a client asks for what is sent; without any the
+    gateway asks."""
 
     def usable(self, rights: Rights = NO_RIGHTS) -> bool:
         """Whether a request may be sent with `lines` as they are now."""

@@ -11,7 +11,7 @@ from gateway.backends.bound import BoundTransport
 
 
 class StillbornTransport(BoundTransport):
-    """Says so and ends."""
+    """A transport that only says why it could not be made, and ends."""
 
     kind: TransportKind = "http"
 

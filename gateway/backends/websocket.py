@@ -71,7 +71,7 @@ class WebSocketTransport(DuplexTransport):
     # The port's synchronous half
 
     def close(self) -> None:
-        """Lets the outbox be written, then says farewell."""
+        """Lets the outbox be written, then closes the WebSocket."""
         self._closing = True
         self._end_with("closed", f"{self._name} was closed")
         self._opening.cancel()

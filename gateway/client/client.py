@@ -54,7 +54,7 @@ from gateway.client.waiting import Room
 Progress: TypeAlias = Callable[[float, float | None, str | None], Any]
 """Takes value, total and message; it may be an async function."""
 
-FAREWELL: Final = 2.0
+CLOSE_WITHIN: Final = 2.0
 """Seconds for telling a server that nobody waits for a request any more."""
 PROGRESS_MAX: Final = 256
 """Steps of progress that may wait for a slow function, if there is room; the oldest are dropped."""
@@ -141,12 +141,12 @@ class Client:
         handlers: Handlers,
         info: Mapping[str, str],
         nursery: trio.Nursery,
-        farewells: trio.Nursery,
+        last_words: trio.Nursery,
     ) -> None:
-        """`nursery` is for what goes on until the connection ends, `farewells` for what is said before it does."""
+        """`nursery` is for what goes on until the connection ends, `last_words` for what is sent before it does."""
         self._link = link
         self._nursery = nursery
-        self._farewells = farewells
+        self._last_words = last_words
         self._handlers = handlers
         self._info = dict(info)
         self._talk = Conversation()
@@ -372,10 +372,10 @@ class Client:
                     self._settle(event.id, McpError.of(event.error, status))
                 case talk.Progressed() if event.id in self._calls:
                     self._calls[event.id].step(event.params, size)
-                case talk.Asked() if not self._answering.fits(size):
+                case talk.Requested() if not self._answering.fits(size):
                     full = errors.too_many_requests("to this client")
                     self._reply(self._talk.refuse(event.id, talk.of_error(full)))
-                case talk.Asked():
+                case talk.Requested():
                     self._answering.take(size)
                     self._nursery.start_soon(self._answer, event, size)
                 case talk.Withdrawn() if event.id in self._asked:
@@ -386,7 +386,7 @@ class Client:
                     )
                 case talk.Say():
                     self._reply(event.outgoing)
-                case talk.Told():
+                case talk.Notified():
                     self._told(event, size)
 
     def _settle(self, id: RequestId, outcome: Raw | ClientError) -> None:
@@ -433,12 +433,12 @@ class Client:
             del self._calls[outgoing.id]
             self._talk.forget(outgoing.id)
             if not (call.settled or self.ending or self._lost is not None) and withdrawn:
-                self._farewells.start_soon(self._say, self._talk.withdraw(outgoing.id))
+                self._last_words.start_soon(self._say, self._talk.withdraw(outgoing.id))
         return result
 
     async def _say(self, outgoing: Outgoing) -> None:
         """Sends what nobody waits for; also when the client is being closed, for a moment."""
-        with trio.move_on_after(FAREWELL, shield=True):
+        with trio.move_on_after(CLOSE_WITHIN, shield=True):
             await boundary(self._link.transport.send, outgoing.frame, outgoing.headers)
 
     # What servers ask and tell --------------------------------------------------------------------------------
@@ -454,13 +454,13 @@ class Client:
             self._replies -= 1
             self._replied.unpark()
 
-    async def _answer(self, asked: talk.Asked, size: int) -> None:
+    async def _answer(self, asked: talk.Requested, size: int) -> None:
         try:
             await self._answer_one(asked)
         finally:
             self._answering.give(size)
 
-    async def _answer_one(self, asked: talk.Asked) -> None:
+    async def _answer_one(self, asked: talk.Requested) -> None:
         scope = self._asked[asked.id] = trio.CancelScope()
         said: list[Outgoing] = []
         with scope:
@@ -472,14 +472,14 @@ class Client:
         if said and not scope.cancelled_caught and self._lost is None:
             await boundary(self._link.transport.send, said[0].frame, said[0].headers)
 
-    async def _handle(self, asked: talk.Asked, said: list[Outgoing]) -> None:
+    async def _handle(self, asked: talk.Requested, said: list[Outgoing]) -> None:
         handler = self._handlers.handler(asked.method)
         if handler is None:
             said.append(self._talk.refuse(asked.id, talk.unknown(asked.method)))
         else:
             said.append(self._talk.answer(asked.id, await handler(asked.params)))
 
-    def _told(self, told: talk.Told, size: int) -> None:
+    def _told(self, told: talk.Notified, size: int) -> None:
         if told.method != "notifications/message" or self._handlers.log is None:
             self._watching.told(told.method, told.params, size)
         elif self._log_room.fits(size):

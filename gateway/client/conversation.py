@@ -49,7 +49,7 @@ class Progressed(Struct, frozen=True):
     params: Mapping[str, Any]
 
 
-class Asked(Struct, frozen=True):
+class Requested(Struct, frozen=True):
     """The server asks for something."""
 
     id: RequestId
@@ -63,7 +63,7 @@ class Withdrawn(Struct, frozen=True):
     id: RequestId
 
 
-class Told(Struct, frozen=True):
+class Notified(Struct, frozen=True):
     """Any other notification."""
 
     method: str
@@ -76,7 +76,7 @@ class Say(Struct, frozen=True):
     outgoing: Outgoing
 
 
-Event: TypeAlias = Answered | Refused | Progressed | Asked | Withdrawn | Told | Say
+Event: TypeAlias = Answered | Refused | Progressed | Requested | Withdrawn | Notified | Say
 
 
 class Dialect(Protocol):
@@ -218,7 +218,7 @@ class Conversation:
     def _asked(self, request: Request) -> Event:
         if request.method == "ping":
             return Say(self.answer(request.id, {}))
-        return Asked(request.id, request.method, _plain(request.params))
+        return Requested(request.id, request.method, _plain(request.params))
 
     def _told(self, notification: Notification) -> list[Event]:
         params = _plain(notification.params)
@@ -227,7 +227,7 @@ class Conversation:
             return [Progressed(token, params)] if type(token) is int and token in self._open else []
         if notification.method == CANCELLED and type(params.get("requestId")) in (int, str):
             return [Withdrawn(params["requestId"])]
-        return [Told(notification.method, params)]
+        return [Notified(notification.method, params)]
 
 
 def unknown(method: str) -> dict[str, Any]:

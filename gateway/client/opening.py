@@ -64,8 +64,8 @@ async def open_client(
                 link = Link(await connect(), None if hasattr(target, "receive") else connect, other)
             try:
                 # What is still to be said is said before the connection ends.
-                async with trio.open_nursery() as farewells:
-                    client = Client(link, handlers, info, nursery, farewells)
+                async with trio.open_nursery() as last_words:
+                    client = Client(link, handlers, info, nursery, last_words)
                     with trio.fail_at(until):
                         await client.begin(version)
                     try:

@@ -48,7 +48,7 @@ class WebSocketTransport:
             raise ConnectionLostError(self._gone) from None
 
     async def close(self) -> None:
-        """What was to be written is; then farewell is said."""
+        """Writes what waits, then closes the WebSocket."""
         self._gone = self._gone or "the connection was closed"
         self._outbox.close()
         with trio.move_on_after(1):

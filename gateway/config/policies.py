@@ -11,14 +11,14 @@ from actors.protocol.globs import covers, glob, meets
 from actors.protocol.limiting import BURST_MOST, QUOTAS, Limit, amount
 from actors.protocol.policy import (
     OF_CALLER,
-    Asked,
     Condition,
     Decision,
+    Facts,
     Item,
     Kind,
     Policy,
     Rule,
-    Standing,
+    Ruleset,
     Who,
     item,
     limited,
@@ -323,29 +323,29 @@ def _decided(
 ) -> Decision:
     if policy is None:
         return Decision("allow", "no policy")
-    standing: Standing = policy.standing(principal, rights)
+    ruleset: Ruleset = policy.ruleset(principal, rights)
     try:
-        if standing.conditional:
-            spelling.check_within(args, standing.members)
+        if ruleset.conditional:
+            spelling.check_within(args, ruleset.members)
     except Malformed as malformed:
         return Decision("deny", malformed.error.message)
-    return standing.decide(*subject, Asked(args))
+    return ruleset.decide(*subject, Facts(args))
 
 
 def limits(policy: Policy | None, principal: str, rights: Rights, text: str, args: Any = None) -> list[str]:
     """How often this may be done, if it may be, and how often anything may be asked for at endpoints."""
     kind, backend, name = _one(text)
-    standing = None if policy is None else policy.standing(principal, rights)
-    if standing is None or not standing.decide(kind, backend, name, Asked(args)).listed:
+    ruleset = None if policy is None else policy.ruleset(principal, rights)
+    if ruleset is None or not ruleset.decide(kind, backend, name, Facts(args)).listed:
         return []
-    due = standing.due(kind, backend, name, Asked(args))
+    due = ruleset.due(kind, backend, name, Facts(args))
     own = [f"{one.rule}: {one.item}: {one.limit}" for one in due]
-    return [*dict.fromkeys([*own, *standing.meters])]
+    return [*dict.fromkeys([*own, *ruleset.meters])]
 
 
 def conditions(policy: Policy | None, principal: str, rights: Rights, text: str) -> list[str]:
     """The rules about this item that depend on the arguments of a call, each with its condition."""
-    return [] if policy is None else policy.standing(principal, rights).conditions(*_one(text))
+    return [] if policy is None else policy.ruleset(principal, rights).conditions(*_one(text))
 
 
 def _one(text: str) -> tuple[Kind, str, str]:

@@ -19,7 +19,7 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=to_camel, defer_build=True)
 
 
-class Place(NamedTuple):
+class LimitKey(NamedTuple):
     """Where one limit is configured. `key` is in Python's spelling, the file has it in camel case."""
 
     limit: str
@@ -60,7 +60,7 @@ _MAY_BE_ZERO = {
     "stderr_lines",
 }
 
-PLACES = tuple(Place(name, *_RENAMED.get(name, ("limits", name))) for name in Limits.__dataclass_fields__)
+PLACES = tuple(LimitKey(name, *_RENAMED.get(name, ("limits", name))) for name in Limits.__dataclass_fields__)
 PLACE = {place.limit: place for place in PLACES}
 
 

@@ -31,10 +31,10 @@ from gateway.http.response import (
 )
 from gateway.http.rounds import ROUNDS
 from gateway.http.routes import Health, IssuerMetadata, Mcp, Messages, Metadata, Pages, Route, Sse, Ws, route
-from gateway.http.security import Gate, Security
+from gateway.http.security import Security, SecurityChecks
 from gateway.http.sse_channel import MESSAGES, PARAMETER, Post, said, serve_sse
 from gateway.http.sse_stream import send_stream
-from gateway.http.standing import UNKNOWN, LimitedSource, Standing
+from gateway.http.token_life import UNKNOWN, LimitedSource, TokenLife
 from gateway.observability.access import Access
 
 _MESSAGES = MESSAGES.encode()
@@ -91,7 +91,7 @@ class McpApp:
         security: Security,
         limits: Limits,
         *,
-        authorize: Callable[[Gate], Authorization] = Authorization,
+        authorize: Callable[[SecurityChecks], Authorization] = Authorization,
         converse: Converse | None = None,
         post: Post | None = None,
         known: Callable[[str], bool],
@@ -111,20 +111,20 @@ class McpApp:
         self.calls = 0
         self.streams = 0
         self._door = door
-        self._gate = Gate(security)
-        self._authorization = authorize(self._gate)
+        self._checks = SecurityChecks(security)
+        self._authorization = authorize(self._checks)
         self._limits = limits
         self.room = Room(limits.bodies_bytes)
         self._known = known
         self._sees = sees
         self._overloaded = overloaded
 
-    def admit(self, security: Security, authorize: Callable[[Gate], Authorization]) -> None:
+    def admit(self, security: Security, authorize: Callable[[SecurityChecks], Authorization]) -> None:
         """These say from the next request on who may speak here."""
-        self._gate = Gate(security)
-        self._authorization = authorize(self._gate)
+        self._checks = SecurityChecks(security)
+        self._authorization = authorize(self._checks)
 
-    def _standing(self, asker: Asker, scope: Scope) -> Standing:
+    def _token_life(self, asker: Asker, scope: Scope) -> TokenLife:
         """How long what he begins now may go on: by the configuration that is in force then."""
         told_by = asked = self._authorization
         waits = 0.0
@@ -140,7 +140,7 @@ class McpApp:
                 told_by = now
             return found
 
-        return Standing(asker, self._withdrawn, self._wall, again)
+        return TokenLife(asker, self._withdrawn, self._wall, again)
 
     def _withdrawn(self, asker: Asker) -> bool:
         return self._authorization.withdrawn(asker)
@@ -182,14 +182,14 @@ class McpApp:
         if isinstance(reply, Opening):
             self.streams += 1
             try:
-                standing = self._standing(reply.asker, scope)
+                token_life = self._token_life(reply.asker, scope)
                 await serve_sse(
                     send,
                     reply.post,
                     reply.converse,
                     reply.endpoint,
                     reply.asker,
-                    standing,
+                    token_life,
                     self._limits,
                     extra,
                     scope[ROUNDS],
@@ -212,7 +212,7 @@ class McpApp:
         target = self._target(scope)
         if isinstance(target, Pages) and headers.get("origin") == "null":
             del headers["origin"]  # a page that sends no referrer says so; its forms bring a proof of their own
-        if isinstance(target, Metadata | IssuerMetadata) and self._gate.host_allowed(headers.get("host")):
+        if isinstance(target, Metadata | IssuerMetadata) and self._checks.host_allowed(headers.get("host")):
             if scope["method"] == "OPTIONS":
                 return Answer(204), public_preflight_headers(headers.get("access-control-request-headers"))
             return await self._reply(scope, target, headers, receive), PUBLIC
@@ -239,8 +239,8 @@ class McpApp:
         # Of the handshake nothing else is needed later, and the socket forgets it.
         token = [header for header in scope["headers"] if header[0] == b"authorization"]
         try:
-            standing = self._standing(asker, {**scope, "headers": token})
-            await serve_websocket(scope, receive, send, converse, endpoint, asker, standing, self._limits, self.room)
+            token_life = self._token_life(asker, {**scope, "headers": token})
+            await serve_websocket(scope, receive, send, converse, endpoint, asker, token_life, self._limits, self.room)
         finally:
             self.streams -= 1
 
@@ -289,10 +289,10 @@ class McpApp:
 
     def _foreign(self, headers: Mapping[str, str]) -> Answer | None:
         """The refusal of a Host or an Origin that may not speak here."""
-        if not self._gate.host_allowed(headers.get("host")):
+        if not self._checks.host_allowed(headers.get("host")):
             return refusal(403, "Forbidden: this Host is not served here", kind="forbidden_host")
         origin = headers.get("origin")
-        if origin is not None and not self._gate.origin_allowed(origin):
+        if origin is not None and not self._checks.origin_allowed(origin):
             return refusal(403, "Forbidden: this Origin is not allowed", kind="forbidden_origin")
         return None
 
@@ -326,7 +326,7 @@ class McpApp:
             self.calls -= 1
         if isinstance(reply, Answer):
             return self._stepping_up(reply, target) if reply.status == 403 else reply
-        source = LimitedSource(reply.source, self._standing(asker, scope), expires=method == "GET")
+        source = LimitedSource(reply.source, self._token_life(asker, scope), expires=method == "GET")
         return Streaming(source, reply.headers)
 
     def _stepping_up(self, answer: Answer, target: Mcp) -> Answer:

@@ -20,7 +20,7 @@ from actors.protocol.versions import MODERN, VERSIONS
 from gateway.http.request import Scope, peer_of
 from gateway.http.response import refusal
 from gateway.http.routes import Health, IssuerMetadata, Mcp, Messages, Metadata, Pages, Route, Sse, Ws
-from gateway.http.security import NOBODY, Gate
+from gateway.http.security import NOBODY, SecurityChecks
 
 RETRY: Final = 5
 """Seconds after which it is worth trying again where an issuer is away."""
@@ -56,11 +56,12 @@ class _Refused(NamedTuple):
 
 
 class Authorization:
-    """Of one listener. `verifier` knows the tokens of issuers, `gate` those that are configured."""
+    """Tells who sends a request to one listener, or what is answered to a stranger. `verifier` knows the tokens of
+    issuers, `gate` those that are configured."""
 
     def __init__(
         self,
-        gate: Gate,
+        gate: SecurityChecks,
         resource: Resource | None = None,
         verifier: Verifier | None = None,
         revocations: Revocations | None = None,
@@ -72,7 +73,7 @@ class Authorization:
         """`note` is told of each good token of an issuer; what it came with goes on when that is done."""
         self._audit = audit
         self._told: OrderedDict[tuple[str, int, str], None] = OrderedDict()
-        self._gate = gate
+        self._checks = gate
         self._note = note
         self._mirror = mirror
         self._resource = resource
@@ -83,7 +84,7 @@ class Authorization:
 
     def known(self, scope: Scope, headers: Mapping[str, str], target: Route | None) -> Asker | None:
         """Who asks for this, where that is as good as known; None: `admit` says it."""
-        if self._gate.open and self._verifier is None:
+        if self._checks.open and self._verifier is None:
             return NOBODY
         found = self._here(scope, headers, target)
         if not isinstance(found, Asker) or (self._note is not None and found.rights.issuer in self._issuers):
@@ -94,7 +95,7 @@ class Authorization:
 
     async def admit(self, scope: Scope, headers: Mapping[str, str], target: Route | None) -> Asker | Answer:
         """Who asks for this; nothing of a body is read before. The answer is to whom that can't be told of."""
-        if self._gate.open and self._verifier is None:
+        if self._checks.open and self._verifier is None:
             return NOBODY
         found: Asker | _Refused | None = None
         given, token = headers.get("authorization", ""), ""
@@ -148,7 +149,7 @@ class Authorization:
             return _Refused(self._unauthorized(path), "no_token")  # a scheme alone is no credentials
         if not _well_formed(token):
             return self._malformed("malformed", "the Authorization header is malformed")
-        found = self._gate.asker(token)
+        found = self._checks.asker(token)
         if found is None and self._verifier is not None:
             return self._remembered(self._verifier, token, target)
         if found is None:
@@ -187,9 +188,9 @@ class Authorization:
         if self._revocations is not None and self._revocations.revoked(asker):
             return True
         if asker is NOBODY:
-            return not self._gate.open or self._verifier is not None
+            return not self._checks.open or self._verifier is not None
         if asker.digest:
-            return not self._gate.configured(asker)
+            return not self._checks.configured(asker)
         return self._resource is None or asker.rights.issuer not in self._resource.issuers
 
     # Resources

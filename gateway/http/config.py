@@ -32,7 +32,7 @@ class ServeConfig:
     """After a last response, how long to go on reading, so that a client which still sends can read the answer."""
     lingered: int = 16 * 1024 * 1024
     """And how much of it to drop."""
-    farewell: float = 0.0
+    idle_grace: float = 0.0
     """From `stop` on, connections without a request stay open for so long: each gets the answer to a request that is on
     its way, and is told to close with it."""
     stop: float = 8.0

@@ -11,7 +11,7 @@ from gateway.http.bodies import Room
 from gateway.http.request import Receive, Scope, peer_of
 from gateway.http.response import Send, encoded, refusal
 from gateway.http.rounds import ROUNDS
-from gateway.http.standing import Standing
+from gateway.http.token_life import TokenLife
 
 SUBPROTOCOL: Final = "mcp"
 GOING_AWAY: Final = 1001
@@ -60,7 +60,7 @@ async def serve_websocket(
     converse: Converse,
     endpoint: str,
     asker: Asker,
-    standing: Standing,
+    token_life: TokenLife,
     limits: Limits,
     room: Room,
 ) -> None:
@@ -68,14 +68,14 @@ async def serve_websocket(
     until it is received here."""
     subprotocol = SUBPROTOCOL if scope["subprotocols"] else None
     await send({"type": "websocket.accept", "subprotocol": subprotocol, "headers": [], "room": room})
-    channel = WebSocketChannel(receive, send, scope["socket"], limits.keep_alive, standing, peer_of(scope))
+    channel = WebSocketChannel(receive, send, scope["socket"], limits.keep_alive, token_life, peer_of(scope))
     rounds = scope[ROUNDS]
     rounds.add(channel)
     try:
         await converse(channel, endpoint, asker.principal)
     finally:
         rounds.drop(channel)
-    if standing.over:
+    if token_life.over:
         await send({"type": "websocket.close", "code": NOT_ALLOWED, "reason": "the token is not good any more"})
     else:
         await send({"type": "websocket.close", "code": GOING_AWAY, "reason": "the gateway ends this connection"})
@@ -91,10 +91,10 @@ class WebSocketChannel:
         send: Send,
         socket: Socket,
         keep_alive: float,
-        standing: Standing,
+        token_life: TokenLife,
         peer: str = "",
     ) -> None:
-        self._standing = standing
+        self._token_life = token_life
         self.peer = peer
         self._keep_alive = keep_alive
         self._receive = receive
@@ -104,7 +104,7 @@ class WebSocketChannel:
 
     @property
     def rights(self) -> Rights:
-        return self._standing.rights
+        return self._token_life.rights
 
     @property
     def waiting(self) -> bool:
@@ -116,18 +116,18 @@ class WebSocketChannel:
     @property
     def patience(self) -> float:
         """As in `Visited`: until the next ping, or the end of the token."""
-        return self._standing.look(self._keep_alive)
+        return self._token_life.look(self._keep_alive)
 
     def visit(self) -> None:
         """As in `Visited`."""
         self._socket.wake()
 
     async def receive(self) -> bytes | None:
-        while not self._standing.over:
+        while not self._token_life.over:
             message = await self._receive()
-            await self._standing.others()
+            await self._token_life.others()
             if message["type"] == "websocket.receive":
-                return None if self._standing.over else bytes(message["text"].encode())
+                return None if self._token_life.over else bytes(message["text"].encode())
             if message["type"] != "websocket.woken":
                 raise HungUp
             if self._pinged is None or self._socket.heard >= self._pinged:
@@ -138,5 +138,5 @@ class WebSocketChannel:
         return None  # what is under way is answered still
 
     async def send(self, message: bytes) -> None:
-        if not self._standing.withdrawn:
+        if not self._token_life.withdrawn:
             await self._send({"type": "websocket.send", "text": message.decode()})

@@ -142,7 +142,7 @@ class Http1Protocol(H11Protocol):
         """Before each response."""
         self._pending = b""
         self._chunked = False
-        self._owed: int | None = None
+        self._left: int | None = None
         self._complete = False
         self._close = False
         self.answering = False
@@ -361,16 +361,16 @@ class Http1Protocol(H11Protocol):
         headers: Headers = []
         close = not request.keep_alive or self._ends_here()
         bodiless = request.method == "HEAD" or status in _BODILESS
-        owed, chunked = None, False
+        left, chunked = None, False
         for name, value in fields:
             if name == b"content-length":
-                owed = 0 if bodiless else int(value)
+                left = 0 if bodiless else int(value)
             elif name == b"connection":
                 close = True
                 continue
             headers.append((name, value))
         headers.append((b"date", _date()))
-        if owed is None and not bodiless:
+        if left is None and not bodiless:
             if request.version == "1.1":
                 chunked = True
                 headers.append((b"transfer-encoding", b"chunked"))
@@ -382,7 +382,7 @@ class Http1Protocol(H11Protocol):
             headers.append((b"connection", b"keep-alive"))
         self._pending = encode_head(status, headers)
         # Not before: an answer that was refused leaves nothing to the error that takes its place.
-        self._owed, self._chunked, self._close = owed, chunked, close
+        self._left, self._chunked, self._close = left, chunked, close
         self.answering = True
 
     def _ends_here(self) -> bool:
@@ -395,12 +395,12 @@ class Http1Protocol(H11Protocol):
 
     async def send_body(self, data: bytes, *, last: bool = False) -> None:
         """A piece of the body, perhaps an empty one; with the `last` the response is whole."""
-        if self._owed is not None:
-            self._owed -= len(data)
+        if self._left is not None:
+            self._left -= len(data)
         if self._chunked and data:
             data = encode_chunk(data)
         if last:
-            self._complete = not self._owed
+            self._complete = not self._left
             if self._chunked:
                 data += LAST_CHUNK
         if self._pending:

@@ -17,7 +17,7 @@ LEAST: Final = 0.1
 
 
 class Visited(Protocol):
-    """What is looked after."""
+    """A connection that is looked after now and then."""
 
     @property
     def patience(self) -> float:
@@ -28,7 +28,7 @@ class Visited(Protocol):
 
 
 class Rounds:
-    """Goes from one to the next."""
+    """Goes from one connection to the next, with one timer."""
 
     def __init__(self) -> None:
         self._due: list[tuple[float, int]] = []

@@ -68,7 +68,7 @@ def is_ip(host: str) -> bool:
     return True
 
 
-class Gate:
+class SecurityChecks:
     """The checks of one listener, made ready from its Security."""
 
     def __init__(self, security: Security) -> None:

@@ -30,7 +30,7 @@ AGAIN: Final = 0.1
 
 
 class Stop(Protocol):
-    """A trio.Event is one."""
+    """What the loop waits for to stop; a trio.Event is one."""
 
     async def wait(self) -> object: ...
 
@@ -97,8 +97,8 @@ async def serve(
     """Serves an ASGI app on listening sockets, which it closes, until `stop`. `at_once` is its short way.
 
     Then no connection is accepted any more but those that were made already, replies say `Connection: close`, and idle
-    connections are closed when nothing is being answered any more, or after `config.farewell` seconds, if there are to
-    be some; `config.stop` seconds later all that is left is cut. When half of that time is over idle connections are
+    connections are closed when nothing is being answered any more, or after `config.idle_grace` seconds, if there are
+    to be some; `config.stop` seconds later all that is left is cut. When half of that time is over idle connections are
     closed in any case, so that nothing begins on them that could not end.
     """
     edge = EdgeConfig(config)
@@ -141,9 +141,9 @@ async def serve(
         for plain in (plain for listener in open_listeners for plain in listener.left):
             handlers.start_soon(attend, admitted(plain))
         await context.terminated.set()
-        handlers.cancel_scope.deadline = trio.current_time() + config.farewell + config.stop
-        if config.farewell:
-            await trio.sleep(config.farewell)
+        handlers.cancel_scope.deadline = trio.current_time() + config.idle_grace + config.stop
+        if config.idle_grace:
+            await trio.sleep(config.idle_grace)
             known.close_idle()
         with trio.move_on_after(config.stop / 2):
             await known.wait_quiet()

@@ -14,7 +14,7 @@ from actors.runtime.places import Turns
 from gateway.http.response import Header, Send, refusal
 from gateway.http.rounds import Rounds
 from gateway.http.sse_stream import COMMENT, EVENT_STREAM
-from gateway.http.standing import Standing
+from gateway.http.token_life import TokenLife
 
 MESSAGES = "/messages"
 PARAMETER = "sessionId"
@@ -72,7 +72,7 @@ async def serve_sse(
     converse: Converse,
     endpoint: str,
     asker: Asker,
-    standing: Standing,
+    token_life: TokenLife,
     limits: Limits,
     extra: tuple[Header, ...],
     rounds: Rounds,
@@ -81,7 +81,7 @@ async def serve_sse(
     """Serves the client on this stream, until one of both ends it."""
     await send({"type": "http.response.start", "status": 200, "headers": [*EVENT_STREAM, *extra]})
     with post.opened(asker.principal, asker.rights, endpoint) as (token, messages):
-        channel = SseChannel(send, messages, limits.keep_alive, standing, peer)
+        channel = SseChannel(send, messages, limits.keep_alive, token_life, peer)
         path = f"{MESSAGES}/{quote(endpoint)}" if endpoint else MESSAGES
         await channel.write(encode_event(f"{path}?{PARAMETER}={token}".encode(), event="endpoint"))
         rounds.add(channel)
@@ -95,9 +95,11 @@ async def serve_sse(
 class SseChannel:
     """Implements `Channel`."""
 
-    def __init__(self, send: Send, messages: Messages, keep_alive: float, standing: Standing, peer: str = "") -> None:
+    def __init__(
+        self, send: Send, messages: Messages, keep_alive: float, token_life: TokenLife, peer: str = ""
+    ) -> None:
         self.peer = peer
-        self._standing = standing
+        self._token_life = token_life
         self._send = send
         self._messages = messages
         self._keep_alive = keep_alive
@@ -118,23 +120,23 @@ class SseChannel:
     @property
     def patience(self) -> float:
         """As in `Visited`: until the next comment, or the end of the token."""
-        return self._standing.look(self._keep_alive)
+        return self._token_life.look(self._keep_alive)
 
     def visit(self) -> None:
         """As in `Visited`."""
         self._messages.wake()
 
     async def receive(self) -> bytes | None:
-        while not self._standing.over:
+        while not self._token_life.over:
             message = await self._messages.receive()
             if message is not None:
-                self._standing.renewed(self._messages.rights)
+                self._token_life.renewed(self._messages.rights)
                 return message
             await self.write(COMMENT)
         return None  # what is under way is answered still
 
     async def send(self, message: bytes) -> None:
-        if not self._standing.withdrawn:
+        if not self._token_life.withdrawn:
             await self.write(encode_event(message, event="message"))
 
     async def write(self, data: bytes) -> None:

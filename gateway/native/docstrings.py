@@ -13,7 +13,7 @@ _SPHINX_ENTRY: Final = re.compile(r":param\s+(?:[^:]*\s)?(\w+)\s*:\s*(.*)")
 
 
 class _Section(NamedTuple):
-    """Of these lines; the entries begin at `body`."""
+    """A section of these lines; the entries begin at `body`."""
 
     first: int
     body: int

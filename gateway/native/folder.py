@@ -149,7 +149,7 @@ class Folder:
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """Of a folder: a folder, or a file that has a size, or what is not listed."""
+    """An entry of a folder: a folder, or a file that has a size, or what is not listed."""
 
     name: str
     is_folder: bool

@@ -65,7 +65,7 @@ class InTask(NamedTuple):
 
 
 class Described(Protocol):
-    """Has an entry in a list."""
+    """What has an entry in a list."""
 
     def describe(self, version: str) -> dict[str, Any]: ...
 

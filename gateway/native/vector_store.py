@@ -63,7 +63,7 @@ class Match:
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """Of a database; `memory` is the bytes of its vectors."""
+    """What a database holds; `memory` is the bytes of its vectors."""
 
     count: int
     dimensions: int
@@ -72,7 +72,7 @@ class Statistics:
 
 @dataclass(frozen=True, slots=True)
 class _Database:
-    """Of one number, which its tables bear; `written` vectors went in since its table was made."""
+    """One database; its tables bear its number, `written` vectors went in since its table was made."""
 
     number: int
     dimensions: int

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from actors.ports import Failed, Refused, Shelf
-from gateway.oauth.vault import Place
+from gateway.oauth.vault import AccountKey
 
 KEY: Final = "accounts-changed"
 KEPT: Final = 600.0
@@ -30,14 +30,14 @@ class _News(Struct, frozen=True):
 
 
 class AccountNews:
-    """Of one replica."""
+    """Tells and reads which accounts have changed, for one replica."""
 
     def __init__(self, shelf: Shelf) -> None:
         self._shelf = shelf
         self._tag = ""
         self._seen: frozenset[str] = frozenset()
 
-    async def tell(self, place: Place) -> None:
+    async def tell(self, place: AccountKey) -> None:
         """This account is another one. A store that is away keeps it from nobody for long: accounts are read again
         before they are used."""
         news = _News(secrets.token_hex(8), place.principal, place.backend, place.url)
@@ -51,13 +51,13 @@ class AccountNews:
             if not isinstance(put, Failed) or put.reason is not Refused.FENCED:
                 return
 
-    async def read(self) -> Collection[Place]:
+    async def read(self) -> Collection[AccountKey]:
         """What was told since the last time."""
         found = await self._shelf.read(KEY)
         if found is None or isinstance(found, Failed) or found.tag == self._tag:
             return ()
         news = _decoded(found.value)
-        places = {Place(one.principal, one.backend, one.url) for one in news if one.id not in self._seen}
+        places = {AccountKey(one.principal, one.backend, one.url) for one in news if one.id not in self._seen}
         self._tag, self._seen = found.tag, frozenset(one.id for one in news)
         return places
 

@@ -22,7 +22,7 @@ from gateway.oauth.errors import AwayError, ClientRefusedError, GrantRefusedErro
 from gateway.oauth.grants import Client
 from gateway.oauth.sources import AGAIN, WITHIN, RefusedError, due
 from gateway.oauth.trust import trusted_by
-from gateway.oauth.vault import Account, Kept, Place, Vault
+from gateway.oauth.vault import Account, AccountKey, Kept, Vault
 
 FRESH: Final = 2.0
 """Seconds for which an account is used as it was read."""
@@ -44,14 +44,14 @@ class UserAccount:
 
     def __init__(
         self,
-        place: Place,
+        place: AccountKey,
         spec: BackendSpec,
         discovery: Discovery,
         vault: Vault,
         start: Start,
         wall: Callable[[], float],
         log: Log,
-        changed: Callable[[Place], object],
+        changed: Callable[[AccountKey], object],
     ) -> None:
         self.place = place
         self.spec = spec

@@ -28,8 +28,8 @@ from gateway.oauth.flows import Flow, Flows
 from gateway.oauth.grants import Described
 from gateway.oauth.login import SignIn
 from gateway.oauth.places import Places
-from gateway.oauth.service import Authorization, url_of
-from gateway.oauth.vault import Place
+from gateway.oauth.service import UpstreamAuthorization, url_of
+from gateway.oauth.vault import AccountKey
 
 SESSION: Final = 900.0
 """Seconds for which a browser is known to be a principal's."""
@@ -132,7 +132,8 @@ def _nobody(asker: Asker) -> bool:
 
 
 class Connect:
-    """Of one process. `who`: whose a token of the gateway's is; `gone`: whether he has no access any more since."""
+    """The pages for accounts, of one process. `who`: whose a token of the gateway's is; `revoked`: whether an operator
+    has taken the access from him since."""
 
     def __init__(
         self,
@@ -140,7 +141,7 @@ class Connect:
         described: Described,
         login: Login,
         flows: Flows,
-        authorization: Authorization[Any],
+        authorization: UpstreamAuthorization[Any],
         table: Callable[[], Table],
         sealer: Sealer,
         who: Callable[[str], Awaitable[Asker | None]],
@@ -313,8 +314,8 @@ class Connect:
         login, rights = self._login, browser.rights
         if login.mode == "proxy":
             rights = login.rights_of(principal, request.headers)
-        standing = policy.standing(principal, rights)
-        return lambda spec: standing.sees(spec.name)
+        ruleset = policy.ruleset(principal, rights)
+        return lambda spec: ruleset.sees(spec.name)
 
     def _personal(self) -> list[BackendSpec]:
         return [spec for spec in self._table().backends.values() if spec.connectable]
@@ -501,6 +502,6 @@ def _is_of(peer: str, allowed: tuple[str, ...]) -> bool:
         return False
 
 
-def place_of(spec: BackendSpec, principal: str) -> Place:
+def place_of(spec: BackendSpec, principal: str) -> AccountKey:
     """Where a principal's account at a server stands."""
-    return Place(principal, spec.name, url_of(spec))
+    return AccountKey(principal, spec.name, url_of(spec))

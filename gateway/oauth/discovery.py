@@ -55,7 +55,7 @@ class Provider:
 
 
 class Discovery:
-    """Of all servers. `now`: the wall clock."""
+    """Finds and asks the authorization servers of all servers. `now`: the wall clock."""
 
     def __init__(self, http: Http) -> None:
         self._http = http

@@ -20,7 +20,7 @@ from gateway.oauth.grants import Client, Tokens
 from gateway.oauth.metadata import AuthorizationServer
 from gateway.oauth.sources import client_of, due
 from gateway.oauth.subjects import Subjects
-from gateway.oauth.told import NOBODY_TOLD, Told
+from gateway.oauth.token_trail import NO_TRAIL, TokenTrail
 from gateway.oauth.trust import trusted_by
 
 METADATA_FRESH: Final = 300.0
@@ -37,7 +37,7 @@ class Exchange:
         subjects: Subjects,
         discovery: Discovery,
         wall: Callable[[], float],
-        told: Told = NOBODY_TOLD,
+        told: TokenTrail = NO_TRAIL,
     ) -> None:
         self._name = spec.name
         self._told = told

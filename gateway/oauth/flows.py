@@ -21,7 +21,7 @@ from gateway.oauth.errors import ClientRefusedError, OAuthError, shown
 from gateway.oauth.grants import Client, Described, Tokens
 from gateway.oauth.sources import configured_client
 from gateway.oauth.trust import checked, trusted_by
-from gateway.oauth.vault import Account, Place, Vault, opened, shelf_key, there
+from gateway.oauth.vault import Account, AccountKey, Vault, opened, shelf_key, there
 
 LIVES: Final = 600.0
 """Seconds that a flow may take, from its beginning to the callback."""
@@ -62,7 +62,8 @@ class Pending(Struct, frozen=True):
 
 
 class Flows:
-    """Of all replicas: what one begins another may end. Raises AwayError where the store is away."""
+    """Keeps the flows in which users connect accounts; what one replica begins another may end. Raises AwayError where
+    the store is away."""
 
     def __init__(
         self,
@@ -213,7 +214,7 @@ class Flows:
         if "error" in answer or not answer.get("code"):
             said = shown(answer.get("error", "no code"), 60)
             raise OAuthError("declined", f"{shown(pending.issuer)} did not grant access ({said})")
-        place = Place(pending.principal, pending.backend, pending.url)
+        place = AccountKey(pending.principal, pending.backend, pending.url)
         refused: ClientRefusedError | None = None
         try:
             tokens = await self._tokens(pending, spec, answer["code"])
@@ -255,12 +256,14 @@ class Flows:
     async def give_key(self, handle: str, flow: Flow, key: str) -> None:
         """The user has given a key of his own."""
         account = Account("", "", Client(""), Tokens(key), connected=self._wall())
-        place = Place(flow.principal, flow.backend, flow.url)
+        place = AccountKey(flow.principal, flow.backend, flow.url)
         await self._vault.put(place, account)
         await self._vault.remember(place)
         await self.end(handle, flow)
 
-    async def disconnect(self, place: Place, spec: BackendSpec | None, gone: Callable[[], Awaitable[object]]) -> bool:
+    async def disconnect(
+        self, place: AccountKey, spec: BackendSpec | None, gone: Callable[[], Awaitable[object]]
+    ) -> bool:
         """The account is no more, here at once, and at its authorization server if that can be told; whether there was
         one. `gone`: before that server is asked, which may take long."""
         account = await self._vault.take(place)

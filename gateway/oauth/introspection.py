@@ -29,7 +29,7 @@ OURS: Final = ("invalid_client", "unauthorized_client")
 
 
 class Introspector:
-    """Asks one issuer."""
+    """Asks one issuer of tokens, a few at a time."""
 
     def __init__(self, issuer: Issuer, introspection: Introspection, http: Http) -> None:
         self.issuer = issuer

@@ -7,7 +7,7 @@ from actors.ports import Done, Failed, Invitation, Refused
 from actors.protocol.table import BackendSpec, Table
 from gateway.oauth.errors import AwayError
 from gateway.oauth.flows import Flows
-from gateway.oauth.service import Authorization
+from gateway.oauth.service import UpstreamAuthorization
 
 CLIENT: Final = 100
 """Characters of what a client calls itself."""
@@ -17,7 +17,7 @@ class Invitations:
     """See `actors.ports.Accounts`."""
 
     def __init__(
-        self, authorization: Authorization[Any], flows: Flows, table: Callable[[], Table], public_url: str
+        self, authorization: UpstreamAuthorization[Any], flows: Flows, table: Callable[[], Table], public_url: str
     ) -> None:
         self._authorization = authorization
         self._flows = flows

@@ -34,7 +34,7 @@ _MAX_AGE = re.compile(r"(?:^|[,\s])max-age=(\d{1,9})(?:$|[,\s])")
 
 
 class Keys:
-    """Of one issuer."""
+    """Fetches the public keys of one issuer, and keeps them as long as they are good."""
 
     def __init__(self, issuer: Issuer, http: Http, nursery: trio.Nursery, log: Log) -> None:
         self._issuer = issuer

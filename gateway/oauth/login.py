@@ -47,7 +47,8 @@ class _Pending(Struct, frozen=True, array_like=True):
 
 
 class SignIn:
-    """Of all replicas. `issuers`: those of the gateway; the first one is asked where nothing says which."""
+    """Signs users in to our pages, on any replica. `issuers`: those of the gateway; the first one is asked where
+    nothing says which."""
 
     def __init__(
         self,

@@ -16,7 +16,7 @@ FRESH: Final = 300.0
 
 
 class Mirror:
-    """Of one issuer."""
+    """Serves the metadata of one issuer at our origin."""
 
     def __init__(self, issuer: str, http: Http) -> None:
         self._issuer = issuer

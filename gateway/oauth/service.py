@@ -21,8 +21,8 @@ from gateway.oauth.exchange import Exchange
 from gateway.oauth.flows import Flow, Flows
 from gateway.oauth.sources import AskedTokens, ClientCredentials, Fixed, Nothing, Source
 from gateway.oauth.subjects import Subjects
-from gateway.oauth.told import NOBODY_TOLD, Told
-from gateway.oauth.vault import Place, Vault
+from gateway.oauth.token_trail import NO_TRAIL, TokenTrail
+from gateway.oauth.vault import AccountKey, Vault
 
 ACCOUNTS: Final = 10_000
 """Accounts that one process has in hand; the one that was used longest ago is read anew when it is needed."""
@@ -37,8 +37,9 @@ WATCHED: Final = 600.0
 Refusal = TypeVar("Refusal")
 
 
-class Authorization(Generic[Refusal]):
-    """Of one process. `refusal` makes what transports are told where there are no credentials."""
+class UpstreamAuthorization(Generic[Refusal]):
+    """Tokens and accounts for servers, of one process. `refusal` makes what transports are told where there are no
+    credentials."""
 
     def __init__(
         self,
@@ -49,7 +50,7 @@ class Authorization(Generic[Refusal]):
         log: Log,
         nursery: trio.Nursery,
         wall: Callable[[], float],
-        told: Told = NOBODY_TOLD,
+        told: TokenTrail = NO_TRAIL,
     ) -> None:
         self.vault = Vault(shelf, sealer, told)
         self.subjects = Subjects(shelf, sealer, wall)
@@ -63,11 +64,11 @@ class Authorization(Generic[Refusal]):
         self._exchanges: dict[str, tuple[BackendSpec, Exchange]] = {}
         self._exchanged: dict[tuple[BackendSpec, str], AskedTokens] = {}
         self._watched: set[UserAccount] = set()
-        self._bound: dict[Place, list[Callable[[], object]]] = {}
+        self._bound: dict[AccountKey, list[Callable[[], object]]] = {}
         """By account: connections that go on with what was sent when they were made."""
         self._news = AccountNews(shelf)
         self._hears = False
-        self.on_change: list[Callable[[Place], object]] = []
+        self.on_change: list[Callable[[AccountKey], object]] = []
         """Who hears that an account is another one, or is there no more."""
 
     def credentials(self, spec: BackendSpec) -> Authorizer[Refusal] | None:
@@ -87,7 +88,7 @@ class Authorization(Generic[Refusal]):
         """Has this called when the account of a connection is another one."""
         if not spec.account or not spec.connectable:
             return lambda: None
-        place = Place(spec.account, spec.name, url_of(spec))
+        place = AccountKey(spec.account, spec.name, url_of(spec))
         bound = self._bound.setdefault(place, [])
         bound.append(lost)
 
@@ -164,7 +165,7 @@ class Authorization(Generic[Refusal]):
 
     def account(self, spec: BackendSpec, principal: str) -> UserAccount:
         """A user's account at a server."""
-        place = Place(principal, spec.name, url_of(spec))
+        place = AccountKey(principal, spec.name, url_of(spec))
         key = (spec.of(principal), principal)
         found = self._accounts.pop(key, None)
         if found is None:
@@ -193,9 +194,9 @@ class Authorization(Generic[Refusal]):
     async def disconnect(self, flows: Flows, spec: BackendSpec, principal: str) -> bool:
         """A user wants the gateway to use his account no more; whether there was one."""
         self.account(spec, principal)  # in hand, so that whoever uses it is told
-        return await self.disconnect_at(flows, Place(principal, spec.name, url_of(spec)), spec)
+        return await self.disconnect_at(flows, AccountKey(principal, spec.name, url_of(spec)), spec)
 
-    async def disconnect_at(self, flows: Flows, place: Place, spec: BackendSpec | None) -> bool:
+    async def disconnect_at(self, flows: Flows, place: AccountKey, spec: BackendSpec | None) -> bool:
         """The same, where the server may be configured no more."""
         return await flows.disconnect(place, spec, lambda: self.changed(place))
 
@@ -224,13 +225,13 @@ class Authorization(Generic[Refusal]):
                     await account.read()
         return account.connected
 
-    def _changed(self, place: Place) -> None:
+    def _changed(self, place: AccountKey) -> None:
         for lost in tuple(self._bound.get(place, ())):
             lost()
         for hear in self.on_change:
             hear(place)
 
-    async def changed(self, place: Place) -> None:
+    async def changed(self, place: AccountKey) -> None:
         """An account is another one: all replicas look."""
         await self._news.tell(place)
         await self._look_at({place})
@@ -241,7 +242,7 @@ class Authorization(Generic[Refusal]):
             await trio.sleep(FRESH)
             await self._look_at(await self._news.read())
 
-    async def _look_at(self, places: Collection[Place]) -> None:
+    async def _look_at(self, places: Collection[AccountKey]) -> None:
         found = [account for account in self._accounts.values() if account.place in places]
         for account in found:
             with suppress(AwayError):

@@ -38,7 +38,7 @@ class RefusedError(Exception):
 
 
 class Source(Protocol):
-    """See above."""
+    """Gives the tokens for one server, or for one user's account at it."""
 
     @property
     def token(self) -> str | None:

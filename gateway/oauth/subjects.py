@@ -43,7 +43,7 @@ class _Sealed(Struct):
 
 
 class Subjects:
-    """Of all replicas."""
+    """Keeps the tokens by which users ask, for all replicas."""
 
     def __init__(self, shelf: Shelf, sealer: Sealer, wall: Callable[[], float]) -> None:
         self._shelf = shelf

@@ -16,7 +16,7 @@ from msgspec import Struct
 from actors.ports import Failed, Refused, Sealer, Shelf, Shelved
 from gateway.oauth.errors import AwayError
 from gateway.oauth.grants import Client, Tokens
-from gateway.oauth.told import NOBODY_TOLD, TokenEvent, Told
+from gateway.oauth.token_trail import NO_TRAIL, TokenEvent, TokenTrail
 
 _T = TypeVar("_T")
 
@@ -28,7 +28,7 @@ secret."""
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class AccountKey:
     """Whose account at which server."""
 
     principal: str
@@ -70,14 +70,14 @@ class _SealedClient(Struct):
 
 
 class Vault:
-    """Raises AwayError where the store is."""
+    """Reads and writes the accounts of users. Raises AwayError where the store is away."""
 
-    def __init__(self, shelf: Shelf, sealer: Sealer, told: Told = NOBODY_TOLD) -> None:
+    def __init__(self, shelf: Shelf, sealer: Sealer, told: TokenTrail = NO_TRAIL) -> None:
         self.told = told
         self._shelf = shelf
         self._sealer = sealer
 
-    async def read(self, place: Place, *, used: bool = False) -> Kept | None:
+    async def read(self, place: AccountKey, *, used: bool = False) -> Kept | None:
         """The account, if there is one that can be read. `used`: it is, and is not to end."""
         key = shelf_key("account", place.principal, place.backend, place.url)
         found = there(await self._shelf.read(key, keep=LIVES if used else 0.0))
@@ -91,7 +91,7 @@ class Vault:
         except msgspec.MsgspecError:
             return None
 
-    async def put(self, place: Place, account: Account, *, instead: str | None = None) -> str | None:
+    async def put(self, place: AccountKey, account: Account, *, instead: str | None = None) -> str | None:
         """Keeps an account → its tag; None where another one stands than is expected (`instead`)."""
         key = shelf_key("account", place.principal, place.backend, place.url)
         sealed = self._sealer.seal(msgspec.json.encode(_Sealed(account)), _context(key, place)).encode()
@@ -103,19 +103,19 @@ class Vault:
             self._tell("token.fetch" if instead is None else "token.refresh", place, account)
         return there(tag)
 
-    def _tell(self, event: TokenEvent, place: Place, account: Account, **more: object) -> None:
+    def _tell(self, event: TokenEvent, place: AccountKey, account: Account, **more: object) -> None:
         scopes = {"scopes": list(account.tokens.scopes)} if event in ("token.fetch", "token.refresh") else {}
         self.told.token(event, place.backend, account=place.principal, iss=account.issuer, **scopes, **more)
 
-    def revoked(self, place: Place, account: Account, *, done: bool) -> None:
+    def revoked(self, place: AccountKey, account: Account, *, done: bool) -> None:
         """A token of an account that is no more was given back to its issuer, or that was tried."""
         self._tell("token.revoke", place, account, outcome="revoked" if done else "failed")
 
-    async def remember(self, place: Place) -> None:
+    async def remember(self, place: AccountKey) -> None:
         """Has the account found by `places`."""
         await self._shelf.name(_name(place), there=True)
 
-    async def drop(self, place: Place, tag: str) -> bool:
+    async def drop(self, place: AccountKey, tag: str) -> bool:
         """The account is no more; False where it is another one by now."""
         key = shelf_key("account", place.principal, place.backend, place.url)
         outcome = await self._shelf.put(key, b"", 1.0, instead=tag)
@@ -125,14 +125,14 @@ class Vault:
         await self._shelf.name(_name(place), there=False)
         return True
 
-    async def take(self, place: Place) -> Account | None:
+    async def take(self, place: AccountKey) -> Account | None:
         """The account, which is no more."""
         kept = await self.read(place)
         there(await self._shelf.take(shelf_key("account", place.principal, place.backend, place.url)))
         await self._shelf.name(_name(place), there=False)
         return kept.account if kept is not None else None
 
-    async def rewrap(self, place: Place) -> bool | None:
+    async def rewrap(self, place: AccountKey) -> bool | None:
         """Seals the account anew, by the key that seals at present. False: none of our keys opens it; None: there is
         none, or somebody has just written another one, by that key."""
         key = shelf_key("account", place.principal, place.backend, place.url)
@@ -151,22 +151,22 @@ class Vault:
         there(tag)
         return True
 
-    async def places(self) -> Sequence[Place]:
+    async def places(self) -> Sequence[AccountKey]:
         """Of all accounts, those that have ended lately included."""
         found = []
         for name in there(await self._shelf.names()):
             try:
-                found.append(Place(*msgspec.json.decode(name, type=tuple[str, str, str])))
+                found.append(AccountKey(*msgspec.json.decode(name, type=tuple[str, str, str])))
             except msgspec.MsgspecError:
                 continue
         return sorted(found, key=lambda place: (place.principal, place.backend))
 
-    async def lock(self, place: Place, who: str, seconds: float) -> bool:
+    async def lock(self, place: AccountKey, who: str, seconds: float) -> bool:
         """Whether this one may renew the account now."""
         key = shelf_key("account", place.principal, place.backend, place.url)
         return there(await self._shelf.lock(key, who, seconds))
 
-    async def unlock(self, place: Place, who: str) -> None:
+    async def unlock(self, place: AccountKey, who: str) -> None:
         """It is done."""
         await self._shelf.unlock(shelf_key("account", place.principal, place.backend, place.url), who)
 
@@ -195,7 +195,7 @@ class Vault:
         name = msgspec.json.encode(("client", key)).decode()
         await self._shelf.name(name, there=client is not None)
 
-    async def use_client(self, place: Place, account: Account) -> None:
+    async def use_client(self, place: AccountKey, account: Account) -> None:
         """The client of this account was used: what is kept of it stays for those who connect later. A store that is
         away is told the next time."""
         for key in (
@@ -204,7 +204,7 @@ class Vault:
         ):
             await self._shelf.read(key, keep=CLIENT_LIVES)
 
-    async def forget_client(self, place: Place, account: Account) -> None:
+    async def forget_client(self, place: AccountKey, account: Account) -> None:
         """The authorization server does not know the client of this account any more: whoever connects next has another
         one registered, if no other one is by now."""
         where = (place.backend, place.url, account.issuer, account.redirect_uri)
@@ -260,9 +260,9 @@ def shelf_key(kind: str, *parts: str) -> str:
     return f"{kind}:{digest.hexdigest()[:32]}"
 
 
-def _context(key: str, place: Place) -> bytes:
+def _context(key: str, place: AccountKey) -> bytes:
     return msgspec.json.encode(("vault", key, place.principal, place.backend, place.url))
 
 
-def _name(place: Place) -> str:
+def _name(place: AccountKey) -> str:
     return msgspec.json.encode((place.principal, place.backend, place.url)).decode()

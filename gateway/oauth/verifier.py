@@ -48,9 +48,9 @@ class _Known:
 
 
 class TokenVerifier:
-    """Of all issuers. `wall` is the wall clock; `bind_client`: a principal is a user of one client; `claims`: those
-    that rules ask about. `before` did this for the last configuration: an issuer that is away when another one comes
-    into force goes on by what is known."""
+    """Verifies tokens of all issuers. `wall` is the wall clock; `bind_client`: a principal is a user of one client;
+    `claims`: those that rules ask about. `before` did this for the last configuration: an issuer that is away when
+    another one comes into force goes on by what is known."""
 
     def __init__(
         self,

@@ -32,7 +32,7 @@ _TOOL, _SERVER = "gen_ai_tool_name", "server"
 
 
 class Bounds:
-    """Of these instruments, for the life of a process."""
+    """Says which series an event is counted in, for these instruments and the life of a process."""
 
     def __init__(self, instruments: Iterable[Instrument]) -> None:
         self._declared = {instrument.name: instrument for instrument in instruments}

@@ -123,7 +123,7 @@ class TcpStream:
 class TlsStream:
     """TLS over a connected socket; what was received and not yet read is at hand, so that `is_quiet` can tell.
 
-    It is closed without the farewell of TLS, as HTTP allows: a response says itself whether it is whole.
+    It is closed without the close alert of TLS, as HTTP allows: a response says itself whether it is whole.
     """
 
     __slots__ = ("_begun", "_incoming", "_outgoing", "_tcp", "_tls", "_unsent")

@@ -49,7 +49,7 @@ class WebSocketLimits:
     pong: float = 20.0
     """For the answer to one."""
     close: float = 1.0
-    """For the farewell."""
+    """Seconds for the closing handshake."""
 
 
 class RefusedError(WireError):
@@ -136,7 +136,7 @@ class WebSocket:
                 raise DeadlineError(f"the peer did not answer a ping within {self._limits.pong:g} s", sent=True)
 
     async def close(self, code: int = 1000) -> None:
-        """Says farewell, if the peer has a moment for it."""
+        """Ends the connection with the closing handshake, if the peer answers it in time."""
         assert self._connection is not None
         try:
             with trio.move_on_after(self._limits.close), Boundary():

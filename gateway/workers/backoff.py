@@ -8,7 +8,8 @@ LONGEST = 30.0
 
 
 class Backoff:
-    """Of one place: nothing the first time, then 1 s, twice as long each further time, 30 s at most."""
+    """How long one place waits for its next worker: nothing the first time, then 1 s, twice as long each further time,
+    30 s at most."""
 
     def __init__(self) -> None:
         self._deaths = 0

@@ -20,7 +20,7 @@ async def test_lists_need_no_connection_of_the_session_and_all_sessions_share_on
             assert await client.names("prompts/list") == ["alpha__hello", "beta__hello"]
         assert (len(alpha.upstreams), len(beta.upstreams)) == (1, 1)
         assert len(alpha.asked_for("tools/list")) == 1
-        assert gateway.left()["links"] == 2
+        assert gateway.left()["upstreams"] == 2
 
 
 async def test_one_connection_for_each_principal_and_each_set_of_client_capabilities(autojump_clock):
@@ -192,7 +192,7 @@ async def test_the_catalogues_connection_closes_when_nobody_has_asked_for_a_whil
         assert len(alpha.open) == 1
         await trio.sleep(2)
         assert alpha.open == []
-        assert gateway.left()["links"] == 0
+        assert gateway.left()["upstreams"] == 0
         assert await client.names() == ["alpha__echo"]
         await gateway.settle()
         assert len(alpha.upstreams) == 2

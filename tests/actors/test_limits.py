@@ -266,7 +266,7 @@ def test_15_clients_of_one_user_have_one_bucket_though_each_is_a_principal() -> 
     def bucket(user: str, client: str) -> str:
         principal = f"{principal_id('https://idp.test', user)}:{len(client)}:{client}"
         rights = Rights("https://idp.test", user, client)
-        (due,) = Policy([ALL, limits(alpha="5/min")]).standing(principal, rights).due("tool", "alpha", "read")
+        (due,) = Policy([ALL, limits(alpha="5/min")]).ruleset(principal, rights).due("tool", "alpha", "read")
         return due.bucket.key
 
     assert bucket("ann", "one") == bucket("ann", "another") != bucket("bob", "one")
@@ -334,7 +334,7 @@ async def test_each_tool_and_each_server_may_have_a_bucket(autojump_clock: MockC
 def test_15_names_that_nobody_has_make_a_bounded_number_of_buckets():
     """A server is asked by whatever name a client makes up."""
     each = Rule("policy[0]", limits=((item("alpha:*"), Limit(1, "week", each="tool")),))
-    ann = Policy([each]).standing("ann", DEV)
+    ann = Policy([each]).ruleset("ann", DEV)
     for _ in range(2):
         keys = [ann.due("tool", "alpha", f"made-up-{n}")[0].bucket.key for n in range(3 * APART_MAX)]
     assert len({*keys}) == APART_MAX + 1
@@ -343,7 +343,7 @@ def test_15_names_that_nobody_has_make_a_bounded_number_of_buckets():
     assert ann.due("tool", "alpha", long)[0].bucket.key == keys[-1]
     assert not ann.decide("tool", "alpha", long).allowed
     assert ann.remembered == 0, "nor is a long one remembered"
-    bob = Policy([each]).standing("bob", DEV)
+    bob = Policy([each]).ruleset("bob", DEV)
     assert bob.due("tool", "alpha", "read")[0].bucket.key not in keys
 
 

@@ -291,4 +291,4 @@ async def test_a_place_that_comes_too_late_starts_no_process(autojump_clock):
         await holder.delete()
         await trio.sleep(30)
         assert len(alpha.upstreams) == 1
-        assert gateway.left()["links"] == 0
+        assert gateway.left()["upstreams"] == 0

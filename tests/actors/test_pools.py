@@ -471,7 +471,7 @@ async def test_connections_that_nobody_uses_are_closed_and_the_next_call_makes_n
         assert not pool.alive
         assert not it.backend.open
         await trio.sleep(10)
-        assert it.gateway.left()["links"] == before["links"]
+        assert it.gateway.left()["upstreams"] == before["upstreams"]
         again = it.client()
         assert await again.text(again.tool("echo")) == "alpha: echo"
 

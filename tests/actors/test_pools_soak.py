@@ -120,5 +120,5 @@ async def test_whatever_happens_nothing_is_left(kind: Kind, seed: int, autojump_
             assert len(asked.answers) <= 1
         assert not backend.open
         assert pools.suspended.total == 0
-        assert gateway.left()["links"] == before["links"]
+        assert gateway.left()["upstreams"] == before["upstreams"]
         assert gateway.telemetry.gauges["stagedoor_parked_calls", ()] == 0

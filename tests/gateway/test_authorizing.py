@@ -16,7 +16,7 @@ from gateway.config import load
 from gateway.config.settings import Address
 from gateway.http.authorization import Authorization
 from gateway.http.routes import Mcp
-from gateway.http.security import Gate, Security
+from gateway.http.security import Security, SecurityChecks
 from tests.support.harness import RecordingLog, RecordingTelemetry
 from tests.support.issuer import FakeIssuer
 
@@ -34,7 +34,7 @@ async def test_a_reload_while_the_issuer_is_away_locks_nobody_out(
 
         def reloaded(**auth: Any) -> Authorization:
             file.write_text(json.dumps({"mcpServers": {"a": {"command": "a"}}, "gateway": {"auth": auth}}))
-            return admission(load(file).settings)(Gate(Security("127.0.0.1")))
+            return admission(load(file).settings)(SecurityChecks(Security("127.0.0.1")))
 
         found = await reloaded(issuers=[{"issuer": idp.issuer}]).admit(scope, headers, Mcp(""))
         assert isinstance(found, Asker)

@@ -20,7 +20,7 @@ from gateway.oauth.errors import OAuthError
 from gateway.oauth.flows import Flows
 from gateway.oauth.grants import Described
 from gateway.oauth.login import SignIn
-from gateway.oauth.service import Authorization
+from gateway.oauth.service import UpstreamAuthorization
 from gateway.oauth.vault import Vault
 from gateway.store.shelf import MemoryShelf
 from tests.support.authorized import SEALER
@@ -154,7 +154,7 @@ def pages(
     who: Callable[[str], Asker | None] = lambda token: None,
 ) -> Connect:
     shelf, idp = MemoryShelf(lambda: 1000.0), Idp()
-    authorization: Authorization[object] = Authorization(
+    authorization: UpstreamAuthorization[object] = UpstreamAuthorization(
         shelf, SEALER, idp, lambda *_: object(), Lines(), nursery, lambda: 1000.0
     )
     flows = Flows(shelf, SEALER, Vault(shelf, SEALER), Discovery(idp), lambda: 1000.0, redirect_uri="", described=None)

@@ -13,7 +13,7 @@ from actors.protocol.table import BackendSpec, HttpTarget, Limits, UpstreamAuth
 from gateway.oauth.accounts import FRESH, UserAccount
 from gateway.oauth.grants import Client, Tokens
 from gateway.oauth.subjects import Subjects
-from gateway.oauth.vault import CLIENT_LIVES, Account, Place, Vault, shelf_key, there
+from gateway.oauth.vault import CLIENT_LIVES, Account, AccountKey, Vault, shelf_key, there
 from gateway.sealing import AesSealer
 from gateway.store.memory import MemoryStore
 from gateway.store.shelf import MemoryShelf
@@ -23,7 +23,7 @@ from tests.support.harness import RecordingLog
 from tests.support.oauth import open_oauth_world
 
 SEALER = AesSealer([b"k" * 32])
-ANN, BOB = Place("ann", "a", "https://a.test/mcp"), Place("bob", "a", "https://a.test/mcp")
+ANN, BOB = AccountKey("ann", "a", "https://a.test/mcp"), AccountKey("bob", "a", "https://a.test/mcp")
 CLIENT = Client("the-client", "client_secret_basic", "the-secret")
 ACCOUNT = Account("https://as.test", "https://as.test/token", CLIENT, Tokens("the-access", "the-refresh", 2e9, ("x",)))
 CREDENTIALS = (b"the-access", b"the-refresh", b"the-secret", b"the-subject")
@@ -44,7 +44,7 @@ class Recorder:
         return getattr(self.shelf, name)
 
 
-def key_of(place: Place) -> str:
+def key_of(place: AccountKey) -> str:
     return shelf_key("account", place.principal, place.backend, place.url)
 
 
@@ -73,7 +73,7 @@ async def test_12_nothing_of_a_token_stands_in_the_store_as_it_is(stores: tuple[
 
 @pytest.mark.parametrize("other", [BOB, replace(ANN, backend="b"), replace(ANN, url="https://evil.test/mcp")])
 async def test_1_an_account_that_was_moved_to_another_place_does_not_open(
-    stores: tuple[Any, Any], other: Place
+    stores: tuple[Any, Any], other: AccountKey
 ) -> None:
     shelf = stores[0].shelf
     vault = Vault(shelf, SEALER)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from actors.machines.duplex import Asked, Conversation, Refused, Told, Withdrawn, one_line
+from actors.machines.duplex import Conversation, Delivered, Refused, Requested, Withdrawn, one_line
 
 LEVEL = {"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/logLevel": "info"}
 
@@ -21,9 +21,9 @@ def conversation() -> Conversation:
     return made
 
 
-def asked(conversation: Conversation, **members: Any) -> Asked:
+def asked(conversation: Conversation, **members: Any) -> Requested:
     step = conversation.take(said(method="tools/call", **members))
-    assert isinstance(step, Asked)
+    assert isinstance(step, Requested)
     return step
 
 
@@ -40,11 +40,11 @@ def test_an_id_may_be_used_again_when_its_request_is_over(conversation):
 
 def test_only_the_error_of_a_cancel_is_kept_from_who_cancelled(conversation):
     exchange = asked(conversation, id=1).exchange
-    assert conversation.take(said(method="notifications/cancelled", params={"requestId": 1})) == Told()
+    assert conversation.take(said(method="notifications/cancelled", params={"requestId": 1})) == Delivered()
     assert conversation.outgoing(exchange, said(id=1, error={"code": -32800, "message": "cancelled"})) == ()
     result = said(id=1, result={})
     assert conversation.outgoing(exchange, result) == (result,)
-    assert exchange.owed() == []
+    assert exchange.errors_for_pending() == []
 
 
 def test_what_nobody_cancelled_is_passed_on(conversation):
@@ -56,7 +56,10 @@ def test_what_nobody_cancelled_is_passed_on(conversation):
 @pytest.mark.parametrize("params", [None, {}, {"requestId": {}}, {"requestId": 7}, [], "x"])
 def test_a_cancel_of_nothing_means_nothing(conversation, params):
     asked(conversation, id=1)
-    assert conversation.take(said(method="notifications/cancelled", params=params)) in (Told(), Told(answered=True))
+    assert conversation.take(said(method="notifications/cancelled", params=params)) in (
+        Delivered(),
+        Delivered(answered=True),
+    )
 
 
 def test_a_modern_request_that_is_cancelled_ends(conversation):
@@ -76,11 +79,11 @@ def test_a_log_message_that_could_be_anybodys_is_nobodys(conversation):
 
 def test_what_is_owed_is_one_error_for_each_request_without_an_answer(conversation):
     step = conversation.take(json.dumps([{"jsonrpc": "2.0", "id": n, "method": "tools/list"} for n in (1, 2)]).encode())
-    assert isinstance(step, Asked)
+    assert isinstance(step, Requested)
     conversation.outgoing(step.exchange, said(id=1, result={}))
-    [owed] = step.exchange.owed()
-    assert json.loads(owed)["id"] == 2
-    assert json.loads(owed)["error"]["data"]["executed"] == "unknown"
+    [error] = step.exchange.errors_for_pending()
+    assert json.loads(error)["id"] == 2
+    assert json.loads(error)["error"]["data"]["executed"] == "unknown"
 
 
 def test_a_message_is_one_line_whatever_stands_between_its_tokens():
@@ -135,17 +138,17 @@ def test_a_batch_before_the_handshake_is_told_what_is_missing_here():
 @pytest.mark.parametrize("named", [{}, {"id": 1}], ids=["nameless", "by the first"])
 def test_what_refuses_a_whole_batch_answers_each_of_its_requests(conversation, named):
     step = conversation.take(batch())
-    assert isinstance(step, Asked)
+    assert isinstance(step, Requested)
     error = {"code": -32000, "message": "no room", "data": {"executed": "no"}}
     told = [json.loads(answer) for answer in conversation.refusing(step.exchange, said(error=error, **named))]
     assert [(answer["id"], answer["error"]) for answer in told] == [(1, error), (2, error)]
-    assert step.exchange.owed() == []
+    assert step.exchange.errors_for_pending() == []
 
 
 def test_a_refusal_without_an_id_answers_the_request_and_ends_its_subscription(conversation):
     listening = said(id=1, method="subscriptions/listen", params={"_meta": MODERN})
     step = conversation.take(listening)
-    assert isinstance(step, Asked)
+    assert isinstance(step, Requested)
     answer, end = map(json.loads, conversation.refusing(step.exchange, said(error={"code": 1, "message": "no"})))
     assert answer["id"] == 1
     assert end["params"] == {"requestId": 1}

@@ -286,7 +286,7 @@ class Gateway:
             "sessions": len(self.actors.sessions.table),
             "requests": self.actors.quotas.requests.total,
             "streams": sum(self.actors.quotas.streams.values()),
-            "links": len(self.actors.tree.upstreams),
+            "upstreams": len(self.actors.tree.upstreams),
         }
 
 

@@ -25,7 +25,7 @@ from actors.pools.pools import Pools
 from actors.ports import ANONYMOUS, Principal
 from actors.protocol.messages import EMPTY
 from actors.protocol.payload import dumps, loads
-from actors.quotas import Shares
+from actors.quotas import QuotaSupervisor
 from actors.runtime import Actor, Ref
 from actors.upstreams.messages import Call, Cancel, Join, UpstreamOutcome
 from tests.support.harness import Gateway
@@ -46,9 +46,9 @@ class _Heard(Actor):
 
 def pools_of(gateway: Gateway) -> Pools:
     """A supervisor of brokers beside the tree of a test's gateway."""
-    supervisor = Shares(gateway.services.limits)
+    supervisor = QuotaSupervisor(gateway.services.limits)
     gateway.system.spawn(supervisor, "test-brokers")
-    guests = Shares(gateway.services.limits)
+    guests = QuotaSupervisor(gateway.services.limits)
     gateway.system.spawn(guests, "test-guests")
     return Pools(gateway.services, gateway.system.registry, supervisor, gateway.actors.tree, guests)
 

@@ -193,7 +193,7 @@ Effects: TypeAlias = list[FollowEffect]
 
 
 class Phase(Enum):
-    """Of one followed stream."""
+    """How far one followed stream is."""
 
     LIVE = "live"
     """Frames come by mail."""

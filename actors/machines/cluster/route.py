@@ -307,7 +307,7 @@ Effects: TypeAlias = list[RouteEffect]
 
 
 class Phase(Enum):
-    """Of one letter."""
+    """How far one letter is."""
 
     WAITING = "waiting"
     """Surely nobody has it."""

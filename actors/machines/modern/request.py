@@ -25,7 +25,7 @@ class Begun(Struct, frozen=True):
     now: float
 
 
-class Told(Struct, frozen=True):
+class Notified(Struct, frozen=True):
     """A notification of the backend in the course of the request. `as_is`: the backend is all that is behind the
     endpoint, and of this era: what it says passes."""
 
@@ -37,7 +37,7 @@ class Told(Struct, frozen=True):
 
 class Ended(Struct, frozen=True):
     """The outcome: the result, or the JSON-RPC error object. Before `Begun`: the request goes nowhere. `as_is` as in
-    Told. `refusal`: that error, if it is one with an HTTP status of its own."""
+    Notified. `refusal`: that error, if it is one with an HTTP status of its own."""
 
     ok: bool
     payload: Raw
@@ -64,11 +64,11 @@ class Disconnected(Struct, frozen=True):
     "Cancellation")."""
 
 
-ModernRequestEvent: TypeAlias = Begun | Told | Ended | HeadDue | DeadlineDue | DrainOverdue | Disconnected
+ModernRequestEvent: TypeAlias = Begun | Notified | Ended | HeadDue | DeadlineDue | DrainOverdue | Disconnected
 
 CAUSES: dict[type, str] = {
     Begun: "dispatched",
-    Told: "notification",
+    Notified: "notification",
     Ended: "outcome",
     HeadDue: "head timer",
     DeadlineDue: "deadline passed",
@@ -164,7 +164,7 @@ Effects: TypeAlias = list[ModernRequestEffect]
 
 
 class Phase(Enum):
-    """Of one request; never backwards."""
+    """How far one request is; never backwards."""
 
     RECEIVED = "received"
     """It has passed the ladder; nothing was asked of a backend."""
@@ -242,7 +242,7 @@ def _begun(request: ModernRequest, event: Begun, to: Phase) -> Step:
 # What is said before the outcome -----------------------------------------------------------------------------
 
 
-def _told(request: ModernRequest, event: Told, to: Phase) -> Step:
+def _notified(request: ModernRequest, event: Notified, to: Phase) -> Step:
     """Progress and log messages are all that belongs on the stream of a request, as far as is known here."""
     if event.method == "notifications/progress":
         return _progressed(request, event, to)
@@ -265,7 +265,7 @@ def _unheard(wanted: str | None, params: Raw) -> str | None:
     return None if said in LEVELS and LEVELS.index(said) >= LEVELS.index(wanted) else "log_below_level"
 
 
-def _progressed(request: ModernRequest, event: Told, to: Phase) -> Step:
+def _progressed(request: ModernRequest, event: Notified, to: Phase) -> Step:
     """Under the client's own token; strictly increasing, unless its client would get it from the backend as it is. It
     restarts the deadline."""
     if request.token is None:
@@ -342,7 +342,7 @@ def _abandoned(request: ModernRequest, event: Disconnected, to: Phase) -> Step:
 
 HANDLERS: dict[type, Callable[..., Step]] = {
     Begun: _begun,
-    Told: _told,
+    Notified: _notified,
     Ended: _ended,
     HeadDue: _head_due,
     DeadlineDue: _overdue,

@@ -53,7 +53,7 @@ class Request(Struct, frozen=True):
 def suspended(
     request: Request, backend: str, place: tuple[str, str, int], questions: tuple[InputRequest, ...], sealer: Sealer
 ) -> Raw:
-    """The result for a call that waits at an affinity pool; `place` is incarnation, park and round."""
+    """The result for a call that waits at an affinity pool; `place` is incarnation, suspended call and round."""
     incarnation, suspend, round = place
     state = _state(request, "park", backend, incarnation=incarnation, suspend=suspend, round=round)
     return input_required.build(questions, request_state.seal(state, sealer))

@@ -46,7 +46,7 @@ class Changed(Struct, frozen=True):
     params: Raw
 
 
-class Said(Struct, frozen=True):
+class Notified(Struct, frozen=True):
     """A notification of the server that only its client and it know: it is said as often as it comes."""
 
     method: str
@@ -72,7 +72,7 @@ class Disconnected(Struct, frozen=True):
 
 
 SubscriptionEvent: TypeAlias = (
-    Opened | Refused | Honoured | Changed | Said | FlushDue | Ended | Overflowed | Disconnected
+    Opened | Refused | Honoured | Changed | Notified | FlushDue | Ended | Overflowed | Disconnected
 )
 
 CAUSES: dict[type, str] = {
@@ -80,7 +80,7 @@ CAUSES: dict[type, str] = {
     Refused: "refused",
     Honoured: "honoured",
     Changed: "changed",
-    Said: "said",
+    Notified: "notification",
     FlushDue: "flush due",
     Ended: "ended",
     Overflowed: "outbox full",
@@ -143,7 +143,7 @@ Effects: TypeAlias = list[SubscriptionEffect]
 
 
 class Phase(Enum):
-    """Never backwards."""
+    """How far one subscription is; never backwards."""
 
     RECEIVED = "received"
     """It has passed the ladder; nobody was asked for anything."""
@@ -167,7 +167,7 @@ TRANSITIONS: dict[tuple[Phase, str], Phase] = {
     (Phase.OPENING, "ended"): Phase.DONE,
     (Phase.OPENING, "disconnected"): Phase.ABANDONED,
     (Phase.ACTIVE, "changed"): Phase.ACTIVE,
-    (Phase.ACTIVE, "said"): Phase.ACTIVE,
+    (Phase.ACTIVE, "notification"): Phase.ACTIVE,
     (Phase.ACTIVE, "flush due"): Phase.ACTIVE,
     (Phase.ACTIVE, "ended"): Phase.DONE,
     (Phase.ACTIVE, "outbox full"): Phase.DONE,
@@ -236,7 +236,7 @@ def _changed(subscription: Subscription, event: Changed, to: Phase) -> Step:
     return replace(subscription, phase=to, gathered=gathered), clock
 
 
-def _said(subscription: Subscription, event: Said, to: Phase) -> Step:
+def _notified(subscription: Subscription, event: Notified, to: Phase) -> Step:
     """After what has gathered before it."""
     subscription, writes = _flush(subscription, FlushDue(), to)
     return subscription, [*writes, Write(_frame(subscription, event.method, event.params))]
@@ -292,7 +292,7 @@ HANDLERS: dict[type, Callable[..., Step]] = {
     Refused: _refused,
     Honoured: _honoured,
     Changed: _changed,
-    Said: _said,
+    Notified: _notified,
     FlushDue: _flush,
     Ended: _ended,
     Overflowed: _overflowed,

@@ -300,7 +300,7 @@ class Phase(Enum):
     """It is the backend's turn."""
     GATHERING = "gathering"
     """The backend has asked; more server requests may come at once."""
-    SUSPENDED = "parked"
+    SUSPENDED = "suspended"
     """The server requests are with the client, and no modern request is open: the backend waits."""
     KEPT = "kept"
     """It ended while it was suspended: the outcome is for whoever comes with the answers."""

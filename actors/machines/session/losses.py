@@ -36,10 +36,10 @@ def reconcile(
     effects: fx.Effects = []
     for name in cut_off(session, found, ending):
         head = found.streams[name]
-        owed = [request_id(key) for key, value in found.requests.items() if read_request(value).stream == name]
+        unanswered = [request_id(key) for key, value in found.requests.items() if read_request(value).stream == name]
         stream = Stream(head.seq, opener=head.opener)
         session = replace(session, streams={**session.streams, name: stream})
-        session, more = _end(session, name, owed)
+        session, more = _end(session, name, unanswered)
         effects += more
     for name in session.streams:
         said = _changes(name, found.requests, requests, lambda value: read_request(value).stream)
@@ -50,14 +50,14 @@ def reconcile(
     return session, effects
 
 
-def _end(session: Session, name: str, owed: list[RequestId]) -> streams.Step:
+def _end(session: Session, name: str, unanswered: list[RequestId]) -> streams.Step:
     """The last events of a stream once more, as far as that can be done."""
-    if not owed:
+    if not unanswered:
         return streams.put(session, name, None, finish=True)
     effects: fx.Effects = []
-    for id in owed:
+    for id in unanswered:
         error = errors.internal("the answer was lost by the store", reason="events_lost", executed="unknown")
-        last, frame = id is owed[-1], codec.encode_error(id, error)
+        last, frame = id is unanswered[-1], codec.encode_error(id, error)
         session, more = streams.put(session, name, frame, finish=last, requests={request_key(id): None})
         effects += more
     return session, effects

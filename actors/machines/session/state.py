@@ -17,7 +17,7 @@ from actors.protocol.messages import RequestId
 
 
 class SessionPhase(Enum):
-    """Never backwards."""
+    """How far the life of a session is; never backwards."""
 
     NEW = "new"
     """Nothing but `initialize` was ever seen."""

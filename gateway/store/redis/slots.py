@@ -16,7 +16,7 @@ _NOBODY: Final = 0xFFFF
 
 
 class Slots:
-    """As some node of the cluster has said it."""
+    """Which primary has which slot, as some node of the cluster has said it."""
 
     def __init__(self, shares: Iterable[tuple[int, int, Address]]) -> None:
         """`shares`: first slot, last slot, and the primary that has them."""

@@ -45,8 +45,8 @@ class Shards:
 
 
 class Writers:
-    """As one. `make(probe, room)` makes a writer that asks by the key `probe` whether its primary is back, and lets so
-    many bytes wait."""
+    """All writers as one. `make(probe, room)` makes a writer that asks by the key `probe` whether its primary is back,
+    and lets so many bytes wait."""
 
     def __init__(self, shards: Shards, queue_bytes: int, make: Callable[[str, int], Writer]) -> None:
         self.shards = shards

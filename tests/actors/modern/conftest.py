@@ -12,7 +12,7 @@ from actors.modern.requests import Kind, ModernRequests
 from actors.named import NamedRef
 from actors.ports import ANONYMOUS, Principal
 from actors.protocol.table import Limits
-from actors.quotas import Shares
+from actors.quotas import QuotaSupervisor
 from tests.support.harness import Gateway, open_gateway
 from tests.support.mcp_backend import Backend
 from tests.support.modern_client import ModernClient
@@ -26,7 +26,7 @@ class Modern:
     gateway: Gateway
     resolver: FakePeers
     door: Gate
-    supervisor: Shares
+    supervisor: QuotaSupervisor
 
     def __getitem__(self, name: str) -> Peer:
         return self.resolver[name]
@@ -46,7 +46,7 @@ async def open_modern(*resolver: Peer, **limits: Any) -> AsyncIterator[Modern]:
     backends = [Backend(peer.name, tools=peer.lists["tools/list"]) for peer in resolver]
     async with open_gateway(*backends, **limits) as gateway:
         system, services, actors = gateway.system, gateway.services, gateway.actors
-        supervisor = Shares(Limits(sessions=100))
+        supervisor = QuotaSupervisor(Limits(sessions=100))
         system.spawn(found.supervisor, "peers")
         system.spawn(supervisor, "modern")
 

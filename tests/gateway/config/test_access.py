@@ -9,11 +9,11 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
-from actors.protocol.policy import Asked
+from actors.protocol.policy import Facts
 from actors.protocol.rights import Rights
 from gateway.config import Problem, Settings, advice, load
 from gateway.config.settings import Address
-from gateway.http.security import Gate
+from gateway.http.security import SecurityChecks
 from gateway.lifecycle import security
 
 ISSUER = {"issuer": "https://idp.test"}
@@ -261,7 +261,7 @@ def test_a_rule_may_be_for_who_comes_over_stdio(settings: Callable[..., Settings
     policy = [{"who": {"principals": ["anonymous"]}, "allow": ["files:*"]}]
     found = settings(config(auth, {"files": {"command": "sh"}}, policy=policy)).table.policy
     assert found is not None
-    assert found.standing("anonymous", Rights()).decide("tool", "files", "x", Asked(None)).outcome == "allow"
+    assert found.ruleset("anonymous", Rights()).decide("tool", "files", "x", Facts(None)).outcome == "allow"
 
 
 def test_an_issuer_that_lets_everybody_ask_may_get_an_empty_secret(settings: Callable[..., Settings]) -> None:
@@ -346,9 +346,9 @@ def test_check_says_that_the_public_address_is_without_the_path_of_the_endpoint(
 def test_the_host_of_the_public_address_is_served(
     settings: Callable[..., Settings], public: str, served: list[str], foreign: list[str]
 ) -> None:
-    gate = Gate(security(settings(f'{{"gateway": {{"publicUrl": "{public}"}}}}')))
+    gate = SecurityChecks(security(settings(f'{{"gateway": {{"publicUrl": "{public}"}}}}')))
     assert [gate.host_allowed(host) for host in served] == [True] * len(served)
     assert gate.origin_allowed(f"https://{served[0]}")
     assert not any(gate.host_allowed(host) for host in ("evil.example", *foreign))
-    without = Gate(security(settings("{}")))
+    without = SecurityChecks(security(settings("{}")))
     assert not any(without.host_allowed(host) for host in ("", *served))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from actors.protocol.policy import Asked, ConditionError, decide
+from actors.protocol.policy import ConditionError, Facts, decide
 from actors.protocol.rights import Rights, principal_id
 from gateway.config import Problem, Settings, advice, load
 from gateway.config.conditions import CelCondition
@@ -190,8 +190,8 @@ def test_limits_are_read_as_they_are_written(settings: Callable[..., Settings]) 
         ("/mcp*", "100/s for each principal"),
     ]
     dev = Rights(groups=frozenset({"dev"}))
-    assert len(policy.standing("ann", dev).due("tool", "github", "create_x")) == 3
-    assert policy.standing("bot", Rights()).due("tool", "github", "create_x") == ()
+    assert len(policy.ruleset("ann", dev).due("tool", "github", "create_x")) == 3
+    assert policy.ruleset("bot", Rights()).due("tool", "github", "create_x") == ()
 
 
 def test_the_same_limit_for_others_is_another_one_and_for_the_same_is_refused(
@@ -218,8 +218,8 @@ def test_a_condition_says_for_which_calls_a_limit_is(settings: Callable[..., Set
     rule = {"limits": {"github:*": "1/s"}, "when": "args.n > 3"}
     policy = settings(config({"allow": ["github:*"]}, rule)).table.policy
     assert policy is not None
-    due = policy.standing("ann", Rights()).due
-    assert [len(due("tool", "github", "x", Asked({"n": n}))) for n in (2, 5, "x")] == [0, 1, 1]
+    due = policy.ruleset("ann", Rights()).due
+    assert [len(due("tool", "github", "x", Facts({"n": n}))) for n in (2, 5, "x")] == [0, 1, 1]
 
 
 def test_check_says_that_limits_in_memory_are_each_process_s_own(write: Callable[[str], Any]) -> None:
@@ -238,10 +238,10 @@ def test_a_condition_asks_about_the_call_and_its_caller(settings: Callable[..., 
     when = "args.n < 3 && 'dev' in groups && server == 'github' && tool.startsWith('q') && principal == 'ann'"
     policy = settings(config({"allow": ["github:*"], "when": when})).table.policy
     dev = Rights(groups=frozenset({"dev"}))
-    assert decide(policy, "ann", dev, "tool", "github", "query", Asked({"n": 1})).allowed
-    assert decide(policy, "ann", dev, "tool", "github", "query", Asked({"n": 4})).constraint == when
-    assert not decide(policy, "ann", Rights(), "tool", "github", "query", Asked({"n": 1})).allowed
-    assert decide(policy, "ann", dev, "tool", "github", "query", Asked({"n": "x"})).failed
+    assert decide(policy, "ann", dev, "tool", "github", "query", Facts({"n": 1})).allowed
+    assert decide(policy, "ann", dev, "tool", "github", "query", Facts({"n": 4})).constraint == when
+    assert not decide(policy, "ann", Rights(), "tool", "github", "query", Facts({"n": 1})).allowed
+    assert decide(policy, "ann", dev, "tool", "github", "query", Facts({"n": "x"})).failed
 
 
 CLAIMS = """has(claims.department) && claims.department == 'it' && claims["https://x.test/level"] >= 3"""
@@ -261,7 +261,7 @@ def test_a_condition_asks_about_claims_that_it_names(settings: Callable[..., Set
     ):
         decision = decide(policy, "ann", rights, "tool", "github", "query")
         assert (decision.outcome, decision.failed) == (outcome, False)
-        assert policy.standing("ann", rights).sees("github") == (outcome == "allow")
+        assert policy.ruleset("ann", rights).sees("github") == (outcome == "allow")
 
 
 @pytest.mark.parametrize(

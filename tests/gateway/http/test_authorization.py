@@ -14,7 +14,7 @@ import trio
 
 from actors.ports import Answer, Asker, Principal, Rights, Unproven
 from gateway.http.authorization import Authorization, Resource, metadata_url
-from gateway.http.security import Gate, Security
+from gateway.http.security import Security, SecurityChecks
 from tests.support.trail import Trail
 
 BOTH = "application/json, text/event-stream"
@@ -238,7 +238,7 @@ async def test_who_comes_by_another_method_is_told_which_there_are(
 
 
 def test_the_challenge_of_a_step_up_names_all_scopes_at_once() -> None:
-    found = Authorization(Gate(Security("127.0.0.1")), Resource(BASE, (ISSUER,), ("mcp",)))
+    found = Authorization(SecurityChecks(Security("127.0.0.1")), Resource(BASE, (ISSUER,), ("mcp",)))
     assert found.insufficient("/mcp/x", ("a", "b"), "why é\r\n") == (
         f'Bearer error="insufficient_scope", error_description="why ???", scope="a b", resource_metadata="{META}/mcp/x"'
     )

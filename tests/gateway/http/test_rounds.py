@@ -11,7 +11,7 @@ import trio
 from actors.ports import ANONYMOUS, Asker, HungUp
 from gateway.http.conversation import WebSocketChannel
 from gateway.http.rounds import Rounds
-from gateway.http.standing import Standing
+from gateway.http.token_life import TokenLife
 
 
 class Guest:
@@ -106,8 +106,8 @@ class Socket:
 async def test_a_peer_that_was_pinged_late_has_time_to_answer(autojump_clock):
     socket, began = Socket(), trio.current_time()
     socket.heard = began
-    standing = Standing(Asker(ANONYMOUS), lambda asker: False)
-    channel = WebSocketChannel(socket.receive, socket.send, socket, 20.0, standing)
+    token_life = TokenLife(Asker(ANONYMOUS), lambda asker: False)
+    channel = WebSocketChannel(socket.receive, socket.send, socket, 20.0, token_life)
     rounds = Rounds()
     async with rounds.going():
         rounds.add(channel)

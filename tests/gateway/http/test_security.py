@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.http.security import Gate, Security
+from gateway.http.security import Security, SecurityChecks
 
 LOCAL = Security("127.0.0.1")
 WILD = Security("0.0.0.0")
@@ -49,7 +49,7 @@ NAMED = Security("10.1.2.3", hosts=("mcp.example.com", "ported.example.com:8443"
     ],
 )
 def test_hosts(security, host, allowed):
-    gate = Gate(security)
+    gate = SecurityChecks(security)
     assert gate.host_allowed(host) is allowed
     assert gate.host_allowed(host) is allowed  # remembered or not
 
@@ -81,19 +81,19 @@ def test_hosts(security, host, allowed):
     ],
 )
 def test_origins(security, origin, allowed):
-    assert Gate(security).origin_allowed(origin) is allowed
+    assert SecurityChecks(security).origin_allowed(origin) is allowed
 
 
 @given(st.text(max_size=40))
 def test_no_header_value_raises(value):
-    gate = Gate(NAMED)
+    gate = SecurityChecks(NAMED)
     gate.host_allowed(value)
     gate.origin_allowed(value)
     gate.asker(value)
 
 
 def test_remembered_hosts_are_bounded():
-    gate = Gate(WILD)
+    gate = SecurityChecks(WILD)
     for port in range(1000):
         assert gate.host_allowed(f"localhost:{port}")
     assert 0 < gate.remembered <= 64
@@ -101,8 +101,8 @@ def test_remembered_hosts_are_bounded():
 
 def test_a_token_that_was_given_to_somebody_else_is_not_his_any_more():
     """A reload may say so: what was begun with it is not gone on with."""
-    before = Gate(Security("127.0.0.1", tokens={"ann": "t" * 20, "bob": "u" * 20}))
+    before = SecurityChecks(Security("127.0.0.1", tokens={"ann": "t" * 20, "bob": "u" * 20}))
     ann = before.asker("t" * 20)
     assert before.configured(ann)
-    assert Gate(Security("127.0.0.1", tokens={"ann": "t" * 20})).configured(ann)
-    assert not Gate(Security("127.0.0.1", tokens={"bob": "t" * 20})).configured(ann)
+    assert SecurityChecks(Security("127.0.0.1", tokens={"ann": "t" * 20})).configured(ann)
+    assert not SecurityChecks(Security("127.0.0.1", tokens={"bob": "t" * 20})).configured(ann)

@@ -98,11 +98,11 @@ async def test_half_a_head_does_not_hold_the_end(make_app, running):
             await server.stopped.wait()
 
 
-async def test_with_a_farewell_idle_connections_are_served_once_more_and_then_closed_whatever_is_in_work(
+async def test_in_an_idle_grace_idle_connections_are_served_once_more_and_then_closed_whatever_is_in_work(
     door, make_app, running, read
 ):
     door.hang()
-    async with running(make_app(), farewell=1.0, stop=PATIENCE) as server:
+    async with running(make_app(), idle_grace=1.0, stop=PATIENCE) as server:
         busy, idle, quiet = [await server.connect() for _ in range(3)]
         await busy.send_all(POST)
         await door.entered.wait()

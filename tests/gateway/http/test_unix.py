@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from gateway.http.config import ServeConfig
-from gateway.http.security import Gate, Security
+from gateway.http.security import Security, SecurityChecks
 from gateway.http.serve import serve
 from gateway.http.sockets import (
     CannotListenError,
@@ -56,8 +56,8 @@ async def test_it_is_served_like_any_other_and_every_host_is_fine(path, make_app
 
 
 def test_elsewhere_a_host_still_has_to_be_known():
-    assert not Gate(Security("localhost")).host_allowed("evil.example")
-    assert Gate(Security("localhost", any_host=True)).host_allowed(None)
+    assert not SecurityChecks(Security("localhost")).host_allowed("evil.example")
+    assert SecurityChecks(Security("localhost", any_host=True)).host_allowed(None)
 
 
 def test_nobody_else_may_use_it(path):

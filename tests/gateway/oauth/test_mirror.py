@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from gateway.http.authorization import Authorization
-from gateway.http.security import Gate, Security
+from gateway.http.security import Security, SecurityChecks
 from gateway.oauth.mirror import FRESH, Mirror
 from tests.support.issuer import FakeIssuer
 
@@ -41,5 +41,5 @@ async def test_metadata_of_another_issuer_is_not_passed_on(autojump_clock: Any) 
 async def test_the_edge_answers_with_it_only_where_it_is_asked_to(autojump_clock: Any, there: bool) -> None:
     idp = FakeIssuer()
     make = partial(Authorization, mirror=Mirror(idp.issuer, idp)) if there else Authorization
-    answer = await make(Gate(Security("127.0.0.1"))).issuer_metadata()
+    answer = await make(SecurityChecks(Security("127.0.0.1"))).issuer_metadata()
     assert (answer is not None and answer.status == 200) is there

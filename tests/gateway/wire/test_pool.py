@@ -502,7 +502,7 @@ async def test_the_end_of_an_idle_connection_is_noticed_without_a_request(serve,
                 await trio.sleep(0.001)
 
 
-async def test_a_body_without_length_ends_with_a_tls_connection_though_nobody_says_farewell(serve, tls):
+async def test_a_body_without_length_ends_with_a_tls_connection_without_a_close_alert(serve, tls):
     server_context, client_context = tls("127.0.0.1")
     pool = Pool(tls=client_context)
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from actors.protocol import policy as rules
 from actors.protocol.globs import TEMPLATE_MAX, Glob, meets
-from actors.protocol.policy import Asked, ConditionError, Policy, Rule, Variable, Who, decide, item
+from actors.protocol.policy import ConditionError, Facts, Policy, Rule, Variable, Who, decide, item
 from actors.protocol.rights import STATIC, Rights
 from actors.protocol.uris import URI_MAX
 
@@ -44,7 +44,7 @@ def rule(place: str = "policy[0]", **given: Any) -> Rule:
 def outcome(policy: Policy | None, rights: Rights, text: str, principal: str = "ann", args: Any = None) -> str:
     kind, rest = rules.split(text)
     backend, _, name = rest.partition(":")
-    return decide(policy, principal, rights, kind, backend, name, Asked(args)).outcome
+    return decide(policy, principal, rights, kind, backend, name, Facts(args)).outcome
 
 
 def test_without_a_policy_all_is_allowed():
@@ -140,8 +140,8 @@ def test_a_template_is_seen_as_long_as_some_of_what_it_can_become_may_be_read(te
 
 def test_a_server_of_which_nothing_may_be_seen_is_known():
     policy = Policy([rule(allow=["a:x", "prompt:b:*", "c:*"], deny=["c:*"])])
-    standing = policy.standing("ann", NOBODY)
-    assert [b for b in "abcd" if standing.sees(b)] == ["a", "b"]
+    ruleset = policy.ruleset("ann", NOBODY)
+    assert [b for b in "abcd" if ruleset.sees(b)] == ["a", "b"]
 
 
 # Conditions -----------------------------------------------------------------------------------------------------
@@ -150,43 +150,43 @@ def test_a_server_of_which_nothing_may_be_seen_is_known():
 def test_a_condition_on_arguments_is_a_constraint_at_the_call_and_hides_nothing():
     policy = Policy([rule(allow=["g:*"], when=Condition("args['n'] < 3", "args"))])
     assert decide(policy, "ann", NOBODY, "tool", "g", "x").listed
-    assert decide(policy, "ann", NOBODY, "tool", "g", "x", Asked({"n": 1})).allowed
-    refused = decide(policy, "ann", NOBODY, "tool", "g", "x", Asked({"n": 5}))
+    assert decide(policy, "ann", NOBODY, "tool", "g", "x", Facts({"n": 1})).allowed
+    refused = decide(policy, "ann", NOBODY, "tool", "g", "x", Facts({"n": 5}))
     assert (refused.outcome, refused.constraint, refused.failed) == ("deny", "args['n'] < 3", False)
 
 
 def test_a_deny_with_a_condition_on_arguments_hides_nothing_either():
     policy = Policy([rule(allow=["g:*"]), rule("b", deny=["g:x"], when=Condition("args['n'] > 3", "args"))])
     assert decide(policy, "ann", NOBODY, "tool", "g", "x").listed
-    assert decide(policy, "ann", NOBODY, "tool", "g", "x", Asked({"n": 1})).allowed
-    assert decide(policy, "ann", NOBODY, "tool", "g", "x", Asked({"n": 5})).constraint == "args['n'] > 3"
+    assert decide(policy, "ann", NOBODY, "tool", "g", "x", Facts({"n": 1})).allowed
+    assert decide(policy, "ann", NOBODY, "tool", "g", "x", Facts({"n": 5})).constraint == "args['n'] > 3"
 
 
 def test_a_condition_that_fails_denies():
     policy = Policy([rule(allow=["g:*"], when=Condition("args['n'] < 3", "args"))])
-    assert decide(policy, "ann", NOBODY, "tool", "g", "x", Asked({})).failed
+    assert decide(policy, "ann", NOBODY, "tool", "g", "x", Facts({})).failed
     deny = Policy([rule(allow=["g:*"]), rule("b", deny=["g:*"], when=Condition("args['n'] < 3", "args"))])
-    assert decide(deny, "ann", NOBODY, "tool", "g", "x", Asked({})).failed
+    assert decide(deny, "ann", NOBODY, "tool", "g", "x", Facts({})).failed
     caller = Policy([rule(allow=["g:*"], when=Condition("groups[9] == ''", "groups"))])
     assert decide(caller, "ann", NOBODY, "tool", "g", "x").failed
 
 
 def test_another_rule_may_allow_what_a_condition_does_not():
     policy = Policy([rule(allow=["g:*"], when=Condition("args['n'] < 3", "args")), rule("b", allow=["g:x"])])
-    assert decide(policy, "ann", NOBODY, "tool", "g", "x", Asked({"n": 9})).allowed
+    assert decide(policy, "ann", NOBODY, "tool", "g", "x", Facts({"n": 9})).allowed
 
 
 def test_a_condition_on_the_caller_alone_decides_what_is_seen():
     policy = Policy([rule(allow=["g:*"], when=Condition("'dev' in groups", "groups"))])
     assert decide(policy, "ann", DEV, "tool", "g", "x").listed
-    refused = decide(policy, "ann", NOBODY, "tool", "g", "x", Asked({}))
+    refused = decide(policy, "ann", NOBODY, "tool", "g", "x", Facts({}))
     assert (refused.listed, refused.constraint) == (False, "")
 
 
 def test_a_condition_on_annotations_decides_what_is_seen():
     policy = Policy([rule(allow=["g:*"], when=Condition("annotations.get('readOnlyHint', False)", "annotations"))])
-    assert decide(policy, "ann", NOBODY, "tool", "g", "x", Asked(None, {"readOnlyHint": True})).listed
-    assert not decide(policy, "ann", NOBODY, "tool", "g", "x", Asked(None, {})).listed
+    assert decide(policy, "ann", NOBODY, "tool", "g", "x", Facts(None, {"readOnlyHint": True})).listed
+    assert not decide(policy, "ann", NOBODY, "tool", "g", "x", Facts(None, {})).listed
 
 
 # Against a plain reading -----------------------------------------------------------------------------------------
@@ -223,13 +223,13 @@ def test_what_is_decided_is_what_a_plain_reading_says(
             decision = decide(policy, "ann", rights, "tool", backend, name)
             assert decision.outcome == expected
             assert set(decision.scopes) == (needed if expected == "step-up" else set())
-            assert not decision.listed or policy.standing("ann", rights).sees(backend)
+            assert not decision.listed or policy.ruleset("ann", rights).sees(backend)
 
 
 @given(st.lists(drawn, max_size=3), st.sets(st.sampled_from(GROUPS)), st.sets(st.sampled_from(GROUPS)))
 def test_who_has_one_standing_has_one_answer(several: list[dict[str, Any]], some: set[str], others: set[str]):
     policy = Policy([rule(f"policy[{i}]", **dict(one)) for i, one in enumerate(several)])
-    one, other = (policy.standing("ann", Rights(groups=frozenset(groups))) for groups in (some, others))
+    one, other = (policy.ruleset("ann", Rights(groups=frozenset(groups))) for groups in (some, others))
     if one.key == other.key:
         decided = [[s.decide("tool", b, n) for b in BACKENDS for n in NAMES] for s in (one, other)]
         answers = [[(d.outcome, sorted(d.scopes), d.failed) for d in of] for of in decided]  # by whichever rule
@@ -237,13 +237,13 @@ def test_who_has_one_standing_has_one_answer(several: list[dict[str, Any]], some
 
 
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(rules, "STANDINGS_MAX", 3)
+    monkeypatch.setattr(rules, "RULESETS_MAX", 3)
     monkeypatch.setattr(rules, "DECISIONS_MAX", 3)
     policy = Policy([rule(allow=["*:*"])])
     for n in range(10):
-        standing = policy.standing(f"p{n}", NOBODY)
-        assert all(standing.decide("tool", "f", f"t{i}").allowed for i in range(10))
-        assert standing.remembered <= 3
+        ruleset = policy.ruleset(f"p{n}", NOBODY)
+        assert all(ruleset.decide("tool", "f", f"t{i}").allowed for i in range(10))
+        assert ruleset.remembered <= 3
     assert policy.remembered <= 3
 
 
@@ -310,7 +310,7 @@ def test_an_item_for_resources_matches_what_is_written_as_it_is(written: str, ur
     denied = Policy([rule(allow=["resource:*:*"]), rule("policy[1]", deny=[f"resource:s:{written}"])])
     allowed = Policy([rule(allow=[f"resource:s:{written}"])])
     for policy, outcome in ((denied, "deny"), (allowed, "allow")):
-        decision = policy.standing("ann", NOBODY).decide("resource", "s", uri)
+        decision = policy.ruleset("ann", NOBODY).decide("resource", "s", uri)
         assert (decision.outcome, written.lower() in decision.rule.lower()) == (outcome, True)
 
 
@@ -341,7 +341,7 @@ def test_what_a_code_stands_for_is_no_pattern() -> None:
 @pytest.mark.parametrize("listed", ["https://Example.com/priv/{x}", "https://example.com/%70riv//{x}"])
 def test_a_template_is_hidden_with_all_that_it_can_become(listed: str) -> None:
     policy = Policy([rule(allow=["resource:*:*"]), rule("policy[1]", deny=["resource:s:https://example.com/priv/*"])])
-    judge = policy.standing("ann", NOBODY).decide
+    judge = policy.ruleset("ann", NOBODY).decide
     assert (
         judge("template", "s", listed).outcome == judge("resource", "s", listed.replace("{x}", "a")).outcome == "deny"
     )
@@ -351,7 +351,7 @@ def test_a_template_is_hidden_with_all_that_it_can_become(listed: str) -> None:
 @pytest.mark.parametrize("host", ["h", "[::1]"])
 def test_a_template_with_an_open_scheme_is_read_as_its_uris_are(host: str) -> None:
     policy = Policy([rule(allow=["resource:*:*"]), rule("policy[1]", deny=[f"resource:s:*://{host}/priv/*"])])
-    judge = policy.standing("ann", NOBODY).decide
+    judge = policy.ruleset("ann", NOBODY).decide
     assert judge("template", "s", f"{{scheme}}://{host}/%70riv//{{x}}").outcome == "deny"
     assert judge("template", "s", f"{{scheme}}://{host}/{{x}}").outcome == "allow"
 
@@ -365,10 +365,10 @@ def test_a_template_that_is_too_long_to_be_compared_is_denied(monkeypatch: pytes
         return meets(one, other)
 
     monkeypatch.setattr("actors.protocol.policy.meets", counted)
-    standing = Policy([rule(allow=["resource:a:test:///pub/*"])]).standing("ann", Rights())
+    ruleset = Policy([rule(allow=["resource:a:test:///pub/*"])]).ruleset("ann", Rights())
     for length, outcome in ((100, "allow"), (TEMPLATE_MAX, "allow"), (TEMPLATE_MAX + 1, "deny"), (1_000_000, "deny")):
         name = "test:///pub/{x}".ljust(length, "a")
-        assert standing.decide("template", "a", name).outcome == outcome
+        assert ruleset.decide("template", "a", name).outcome == outcome
     assert max(compared) <= TEMPLATE_MAX
 
 

@@ -39,7 +39,7 @@ class Driver:
         return self
 
     def tell(self, method: str, params: Any) -> list[Any]:
-        return self.on(ev.Told(method, raw(params), 11.0))
+        return self.on(ev.Notified(method, raw(params), 11.0))
 
     def end(self, result: Any = COMPLETE) -> list[Any]:
         return self.on(ev.Ended(True, raw(result)))
@@ -109,7 +109,7 @@ def test_nothing_follows_the_answer() -> None:
     before = driver.exchange
     for event in (
         ev.Ended(True, raw(COMPLETE)),
-        ev.Told("notifications/progress", raw({"progress": 1}), 1.0),
+        ev.Notified("notifications/progress", raw({"progress": 1}), 1.0),
         ev.HeadDue(),
         ev.DeadlineDue(),
         ev.DrainOverdue(),
@@ -290,7 +290,7 @@ def test_questions_that_are_none_fail_the_request(requests: Any) -> None:
 def test_every_event_in_every_phase_is_served_by_the_table_or_changes_nothing() -> None:
     samples = [
         ev.Begun(1.0),
-        ev.Told("notifications/message", raw({"level": "error", "data": 1}), 1.0),
+        ev.Notified("notifications/message", raw({"level": "error", "data": 1}), 1.0),
         ev.Ended(True, raw(COMPLETE)),
         ev.HeadDue(),
         ev.DeadlineDue(),

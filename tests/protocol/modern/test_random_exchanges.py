@@ -45,9 +45,9 @@ def events(mark: int) -> st.SearchStrategy[Any]:
     progress = st.integers(0, 5).map(lambda value: {"progress": value, "message": str(mark)})
     return st.one_of(
         st.just(ev.Begun(1.0)),
-        log.map(lambda params: ev.Told("notifications/message", raw(params), 1.0)),
-        progress.map(lambda params: ev.Told("notifications/progress", raw(params), 1.0)),
-        st.just(ev.Told("notifications/tools/list_changed", raw({}), 1.0)),
+        log.map(lambda params: ev.Notified("notifications/message", raw(params), 1.0)),
+        progress.map(lambda params: ev.Notified("notifications/progress", raw(params), 1.0)),
+        st.just(ev.Notified("notifications/tools/list_changed", raw({}), 1.0)),
         RESULTS.map(lambda result: ev.Ended(True, raw({**result, "mark": mark}))),
         st.just(ev.Ended(False, raw({"code": -32602, "message": str(mark)}))),
         st.sampled_from([ev.HeadDue(), ev.DeadlineDue(), ev.DrainOverdue(), ev.Disconnected()]),

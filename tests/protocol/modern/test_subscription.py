@@ -183,7 +183,7 @@ def test_every_event_in_every_phase_is_served_by_the_table_or_changes_nothing() 
         ev.Refused(errors.internal()),
         ev.Honoured(EVERYTHING),
         ev.Changed(TOOLS, raw({})),
-        ev.Said("acme/beat", raw({})),
+        ev.Notified("acme/beat", raw({})),
         ev.FlushDue(),
         ev.Ended(),
         ev.Overflowed(),

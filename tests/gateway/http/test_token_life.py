@@ -13,7 +13,7 @@ from actors.ports import Asker, Principal, Rights
 from actors.protocol.rights import SKEW
 from gateway.http.authorization import Authorization, Resource
 from gateway.http.security import Security
-from gateway.http.standing import LimitedSource, Standing
+from gateway.http.token_life import LimitedSource, TokenLife
 from tests.gateway.http.conftest import FakeSource
 
 NOW = 1_800_000_000.0
@@ -27,16 +27,16 @@ class Revoking:
         return self.everybody
 
 
-def standing(left: float | None = 10.0, revocations: Revoking | None = None) -> Standing:
+def token_life(left: float | None = 10.0, revocations: Revoking | None = None) -> TokenLife:
     start = trio.current_time()
     expiry = None if left is None else NOW + left - SKEW
     asker = Asker(Principal("ann"), Rights("https://idp.test", "ann", expiry=expiry))
-    return Standing(asker, (revocations or Revoking()).revoked, lambda: NOW + trio.current_time() - start)
+    return TokenLife(asker, (revocations or Revoking()).revoked, lambda: NOW + trio.current_time() - start)
 
 
 async def test_a_stream_ends_with_its_token_and_loses_nothing_before(autojump_clock: Any) -> None:
     source = FakeSource().push(b"1", b"2")
-    limited = LimitedSource(source, standing(), expires=True)
+    limited = LimitedSource(source, token_life(), expires=True)
     start = trio.current_time()
     assert [await limited.receive() for _ in range(2)] == [b"1", b"2"]
     assert await limited.receive() is None
@@ -49,7 +49,7 @@ async def test_a_stream_ends_with_its_token_and_loses_nothing_before(autojump_cl
 
 async def test_the_answer_to_a_request_may_come_later(autojump_clock: Any) -> None:
     source = FakeSource()
-    limited = LimitedSource(source, standing(), expires=False)
+    limited = LimitedSource(source, token_life(), expires=False)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(trio.sleep, 100)
         await trio.sleep(50)
@@ -60,14 +60,14 @@ async def test_the_answer_to_a_request_may_come_later(autojump_clock: Any) -> No
 @pytest.mark.parametrize("expires", [True, False])
 async def test_nothing_more_goes_to_whom_the_access_was_taken_from(autojump_clock: Any, expires: bool) -> None:
     revoking = Revoking()
-    limited = LimitedSource(FakeSource().push(b"1", b"2"), standing(None, revoking), expires=expires)
+    limited = LimitedSource(FakeSource().push(b"1", b"2"), token_life(None, revoking), expires=expires)
     assert await limited.receive() == b"1"
     revoking.everybody = True
     assert await limited.receive() is None
 
 
 async def test_a_fresh_token_lengthens_what_goes_on_by_messages(autojump_clock: Any) -> None:
-    found = standing(10.0)
+    found = token_life(10.0)
     found.renewed(Rights("https://idp.test", "ann", expiry=NOW + 100 - SKEW))
     await trio.sleep(50)
     assert not found.over

@@ -22,9 +22,9 @@ async def _as_before() -> None:
     return None
 
 
-class Standing:
-    """Of one connection. `withdrawn` says whether the access of somebody was taken away since; `wall` is the wall
-    clock, by which tokens end."""
+class TokenLife:
+    """How long one connection may go on with its token. `withdrawn` says whether the access of somebody was taken away
+    since; `wall` is the wall clock, by which tokens end."""
 
     def __init__(
         self,
@@ -85,25 +85,25 @@ class Standing:
 
 
 class LimitedSource:
-    """A stream that ends when its standing does: cleanly, so that whoever has a fresh token goes on after the last
+    """A stream that ends when its token does: cleanly, so that whoever has a fresh token goes on after the last
     event. `expires`: also with the token, and where that gives other rights by another configuration; the answer to a
     request may come later."""
 
-    def __init__(self, source: EventSource, standing: Standing, *, expires: bool) -> None:
+    def __init__(self, source: EventSource, token_life: TokenLife, *, expires: bool) -> None:
         self._source = source
-        self._standing = standing
+        self._token_life = token_life
         self._expires = expires
 
     async def receive(self) -> bytes | None:
         """As in `EventSource`. It is asked again at each keep-alive comment; what comes after the access was taken away
         is not passed on."""
-        others = self._expires and await self._standing.others()
-        if others or self._standing.withdrawn or (self._expires and self._standing.over):
+        others = self._expires and await self._token_life.others()
+        if others or self._token_life.withdrawn or (self._expires and self._token_life.over):
             return None
         data: bytes | None = None
-        with trio.move_on_after(max(0.0, self._standing.left) if self._expires else inf):
+        with trio.move_on_after(max(0.0, self._token_life.left) if self._expires else inf):
             data = await self._source.receive()
-        return None if self._standing.withdrawn else data
+        return None if self._token_life.withdrawn else data
 
     def close(self) -> None:
         """As in `EventSource`."""

@@ -11,8 +11,8 @@ ConnectOutcome = Literal["connected", "disconnected", "refused", "failed"]
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """Of one process."""
+class TokenTrail:
+    """Counts what becomes of tokens and accounts, and writes it into the audit trail."""
 
     audit: Audit = NO_AUDIT
     telemetry: Telemetry | None = None
@@ -54,4 +54,4 @@ def _said(**values: object) -> dict[str, object]:
     return {name: value for name, value in values.items() if value}
 
 
-NOBODY_TOLD = Told()
+NO_TRAIL = TokenTrail()
