@@ -35,7 +35,7 @@ class Quota:
         return self._anonymous if principal.anonymous else self._each
 
     def has(self, principal: Principal) -> bool:
-        """Whether it has any."""
+        """Whether this principal has any."""
         return principal.name in self._of
 
     def room(self, principal: Principal, more: int = 1) -> bool:
@@ -74,7 +74,7 @@ class Quota:
 
 
 class Quotas:
-    """One process."""
+    """The quotas of one process."""
 
     def __init__(self, limits: Limits) -> None:
         self.sessions = Quota(limits.sessions_per_principal, limits.sessions_anonymous)
@@ -111,7 +111,7 @@ class ClientGone(Struct, frozen=True):
 
 
 class Evictable(Actor):
-    """A child of `QuotaSupervisor`."""
+    """An actor that `QuotaSupervisor` may end while it is idle."""
 
     supervisor: "QuotaSupervisor | None" = None
 
@@ -121,7 +121,7 @@ class Evictable(Actor):
             self.supervisor.idle(self.ctx.ref)
 
     def busy(self) -> None:
-        """To be called when it has."""
+        """To be called when it has something in hand again."""
         if self.supervisor is not None:
             self.supervisor.busy(self.ctx.ref)
 
@@ -176,7 +176,8 @@ class QuotaSupervisor(DynamicSupervisor):
             ref.reply(ClientGone())
 
     def idle(self, ref: Ref) -> None:
-        """This child has nothing in hand."""
+        """Notes that this child has nothing in hand, and evicts the one that is idle for longest if there are too
+        many."""
         self._idle.pop(ref, None)
         self._idle[ref] = None
         if self._idle_most and len(self._idle) > self._idle_most:
@@ -185,7 +186,7 @@ class QuotaSupervisor(DynamicSupervisor):
             longest.reply(Evict())
 
     def busy(self, ref: Ref) -> None:
-        """It has."""
+        """Notes that this child has something in hand."""
         self._idle.pop(ref, None)
 
     def child_ended(self, ref: Ref, reason: Exit) -> None:
@@ -225,7 +226,7 @@ class SuspendedCalls:
 
     @property
     def total(self) -> int:
-        """Of all principals."""
+        """How many are suspended, of all principals."""
         return self._quota.total
 
     def room(self, principal: Principal, now: float) -> bool:
@@ -246,7 +247,7 @@ class SuspendedCalls:
         self._count(principal, 1)
 
     def remove(self, key: Hashable) -> None:
-        """It is not, any more."""
+        """A call is suspended no more."""
         call = self._calls.pop(key, None)
         if call is not None:
             self._count(call.principal, -1)

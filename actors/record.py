@@ -220,7 +220,7 @@ class OwnedRecord:
             self.lost, self.other = Refused.FENCED, record.owner
 
     def heard(self, message: Stored) -> None:
-        """One step further."""
+        """Takes the outcome of a step, and goes on to the next one."""
         match message.step, message.outcome:
             case "reclaim", (Grant() as grant, Record()):
                 self.owned, self.grant, self._nonce = True, grant, ""
@@ -255,7 +255,7 @@ class OwnedRecord:
 
     @property
     def over(self) -> bool:
-        """Whether it is lost."""
+        """Whether the record is lost for this process."""
         return self.lost is not None
 
     @property
@@ -274,7 +274,7 @@ class OwnedRecord:
         self._noted = {**self._noted, **fields}
 
     def take_noted(self) -> Fields:
-        """The caller writes them."""
+        """Gives the changes that were noted to whoever writes them."""
         noted, self._noted = self._noted, EMPTY_TABLE
         self._known = apply(self._known, noted)
         return noted

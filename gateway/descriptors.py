@@ -26,7 +26,7 @@ Limit = tuple[int, int]
 
 
 class Budget(NamedTuple):
-    """What a limit is enough for."""
+    """What a limit of descriptors is enough for."""
 
     limit: int
     clients: int

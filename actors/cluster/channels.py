@@ -55,7 +55,7 @@ class Messages:
         return len(self._left) >= WAITING or bool(self._outside)
 
     def put(self, body: bytes, rights: Rights) -> bool:
-        """False: there is no room."""
+        """Adds a message; False: there is no room."""
         if self.full or not self._channels.room_for(body):
             return False
         self._add(body, rights)
@@ -63,7 +63,7 @@ class Messages:
         return True
 
     async def put_within(self, patience: float, body: bytes, rights: Rights) -> int:
-        """The same with so many seconds for a place to come; an HTTP status."""
+        """Adds a message as soon as there is a place for it, within so many seconds; an HTTP status."""
         if not self.full:
             return ACCEPTED if self.put(body, rights) else BUSY
         if self._outside is None:

@@ -108,7 +108,7 @@ class FollowedStream:
     def of(
         cls, feed: Feed, services: Services, key: SessionKey, search: Search, unanswered: Unanswered
     ) -> "FollowedStream":
-        """What a feed brings."""
+        """Follows what a feed brings."""
         begun = fl.begin(*feed.cursor, recorded=feed.recorded, head=feed.head)
         return cls(services, key, feed.stream, search, unanswered, begun, feed)
 

@@ -80,7 +80,7 @@ class Memo:
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """The actors that clients work with."""
+    """The actors that clients work with, and what they share."""
 
     upstreams: DynamicSupervisor
     backends: NamedRef

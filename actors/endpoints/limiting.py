@@ -41,7 +41,7 @@ class Waiting:
 
 
 class Sender(Protocol):
-    """What the rules of a client are in this."""
+    """What `Limiting` asks of the endpoint whose calls it holds."""
 
     def send(self, effect: fx.Dispatch, backend: str, params: Raw, *, waited: bool = False) -> None:
         """Passes a request on to its server."""

@@ -446,7 +446,7 @@ class Ownership:
             self._seek()
 
     def not_to_be_had(self) -> None:
-        """All who wait hear it."""
+        """Tells all who wait that the pool is not to be had."""
         self._remote = None
         self._not_owned()
 

@@ -69,7 +69,7 @@ class Phase(Enum):
 
 
 class RemoteHost(Protocol):
-    """The actor that its callers know."""
+    """What the link asks of the actor that its callers know."""
 
     ctx: Context
 
@@ -77,7 +77,7 @@ class RemoteHost(Protocol):
         """Keeps it until it is known who has the pool."""
 
     def drop(self, message: um.Cancel | um.Leave) -> None:
-        """Of what is kept nobody wants this any more."""
+        """Forgets what is kept for this one: nobody wants it any more."""
 
     def entered(self) -> None:
         """It is known: what was kept is handed over."""

@@ -30,7 +30,7 @@ from actors.protocol.payload import (
 
 
 class Naming(Struct, frozen=True):
-    """The tables of one endpoint."""
+    """The tables by which one endpoint names what its servers have."""
 
     tools: Names = Names()
     prompts: Names = Names()

@@ -31,7 +31,7 @@ _UI: Final = "ui://"
 
 
 class Owner(NamedTuple):
-    """Whose it is, and what it is called there."""
+    """Which backend something is of, and what it is called there."""
 
     backend: str
     name: str

@@ -78,17 +78,17 @@ class Context:
 
     @property
     def ref(self) -> "Ref":
-        """Its own address."""
+        """The address of this actor."""
         return self._cell.ref
 
     @property
     def name(self) -> str:
-        """Its own name."""
+        """The name of this actor."""
         return self._cell.ref.name
 
     @property
     def system(self) -> "System":
-        """Where it lives."""
+        """The system that this actor lives in."""
         return self._cell.system
 
     @property

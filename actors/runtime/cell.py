@@ -49,7 +49,7 @@ class Monitor(Place):
         self._watcher, self._ref = watcher, ref
 
     def down(self, reason: Exit) -> None:
-        """Tells the watcher."""
+        """Tells the watcher that the actor has ended."""
         self._watcher.put(Down(self._ref, reason), self)
 
     def taken(self) -> None:

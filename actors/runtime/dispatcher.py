@@ -18,7 +18,7 @@ of actors, short enough for sockets and timers to be served in between."""
 
 
 class Runnable(Protocol):
-    """What stands in the queue."""
+    """What stands in the run queue."""
 
     def burst(self) -> None:
         """Does some work; neither waits nor raises."""

@@ -12,7 +12,7 @@ V = TypeVar("V")
 
 
 class _EmptyTable(dict[Any, Any]):
-    """It is everybody's: what would fill it is a fault of who does."""
+    """The table that all empty attributes share. It refuses to be filled: `put` makes another one."""
 
     __slots__ = ()
 

@@ -98,7 +98,7 @@ class Sessions:
     """Called when the process begins to drain."""
 
     def know(self, key: SessionKey, owner: Incarnation | None) -> None:
-        """The owner of a session, or that it is not known any more."""
+        """Remembers the owner of a session; None: it is not known any more."""
         if owner is None:
             self.elsewhere.pop(key, None)
             return
@@ -108,7 +108,7 @@ class Sessions:
             self.elsewhere.popitem(last=False)
 
     def forget(self, owner: Incarnation) -> None:
-        """It owns nothing any more."""
+        """Forgets what was known of this owner, which owns nothing any more."""
         for key in [key for key, known in self.elsewhere.items() if known == owner]:
             del self.elsewhere[key]
 
@@ -175,7 +175,7 @@ class LeftDue(Struct, frozen=True):
 
 
 class LeftRead(Struct, frozen=True):
-    """What the store says of it."""
+    """What the store says of a session that was left or given back."""
 
     left: LeftDue
     outcome: Any

@@ -158,7 +158,7 @@ class Identity(Struct, frozen=True):
 
 
 class SessionActor(Actor):
-    """One life of one session."""
+    """One life of one session: owns its state, and does what its machine wants."""
 
     __slots__ = (
         "_active",
@@ -278,7 +278,7 @@ class SessionActor(Actor):
 
     @property
     def epoch(self) -> int:
-        """Of this life."""
+        """The epoch of this life."""
         return self._state.epoch
 
     @property

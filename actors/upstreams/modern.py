@@ -127,7 +127,7 @@ def _formed(method: str, answer: Raw | None, client: Caller) -> Raw | None:
 
 
 class ModernUpstream(Connection):
-    """It ends with those who joined it, and nobody restarts it."""
+    """The connection to one modern server. It ends with those who joined it, and nobody restarts it."""
 
     mailbox_size = 4096
     modern = True

@@ -66,7 +66,7 @@ class OwnCalls:
             self._ctx.set_timer(("own", call), left, OwnDue(call))
 
     def outcome(self, call: int, ok: bool, payload: Raw) -> bool:
-        """Of one of them; False if nobody waits for it."""
+        """Gives the outcome of one of these calls to whoever waits for it; False if nobody does."""
         waiting = self._taken(call)
         if waiting is not None:
             waiting.then(ok, payload)

@@ -93,7 +93,7 @@ class Subscribers:
             self.lose_interest(key[0], uri)
 
     def take_interest(self, ref: Ref, uri: str) -> None:
-        """A member subscribed."""
+        """Notes that a member has subscribed to this URI."""
         interested = self._interests.get(uri)
         if interested is None:
             self._interests = put(self._interests, uri, {ref})
@@ -101,7 +101,7 @@ class Subscribers:
             interested.add(ref)
 
     def lose_interest(self, ref: Ref, uri: str) -> bool:
-        """A member unsubscribed; True if it was the last one to be interested."""
+        """Notes that a member has unsubscribed; True if it was the last one to be interested."""
         interested = self._interests.get(uri)
         if interested is None or ref not in interested:
             return False

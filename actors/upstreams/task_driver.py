@@ -155,7 +155,7 @@ class TaskDriver:
     # The drives
 
     def poll(self, key: CallKey) -> None:
-        """A clock."""
+        """Looks at a task whose time has come."""
         self._advance(key, task_drive.PollDue())
 
     def _advance(self, key: CallKey, event: task_drive.Event) -> None:

@@ -113,7 +113,7 @@ def admin_app(
 
 
 class _Pages:
-    """What is not a probe."""
+    """Serves every page of the admin listener that is no probe."""
 
     def __init__(self, *given: Any) -> None:
         self._given = given

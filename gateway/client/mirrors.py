@@ -14,13 +14,13 @@ _LOG: Final = logging.getLogger("stagedoor.client")
 
 
 class Lists:
-    """What the lists so far have said."""
+    """Remembers which arguments of tools headers repeat, by the lists that came so far."""
 
     def __init__(self) -> None:
         self._mirrored: dict[str, tuple[Mirrored, ...]] = {}
 
     def mirrored(self, params: Mapping[str, Any] | None) -> tuple[Mirrored, ...]:
-        """Of the tool that is called with these params."""
+        """Which arguments headers repeat of the tool that is called with these params."""
         return self._mirrored.get(str((params or {}).get("name")), ())
 
     def heard(self, result: dict[str, Any]) -> dict[str, Any]:

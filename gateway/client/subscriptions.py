@@ -37,7 +37,7 @@ class Asking(Protocol):
 
 
 class Watch:
-    """One subscription."""
+    """One subscription of a client."""
 
     def __init__(self, uri: str) -> None:
         self.uri = uri
@@ -69,7 +69,7 @@ class Watch:
         return update
 
     def fail(self, failure: ClientError) -> None:
-        """Nothing more comes."""
+        """Ends it with this error: nothing more comes."""
         self.failure = self.failure or failure
         self.begun.set()
         self._wake.set()
@@ -172,7 +172,7 @@ class Watching:
                 watch.note(params, size)
 
     def fail(self, failure: ClientError) -> None:
-        """Nothing more comes."""
+        """Ends all with this error: nothing more comes."""
         for watch in (*self._watches, *self._lasting):
             watch.fail(failure)
 

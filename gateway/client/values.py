@@ -13,7 +13,7 @@ W = TypeVar("W", bound="Wire")
 
 
 class Wire(Struct, rename="camel", kw_only=True):
-    """Of the wire; names are its names in Python's spelling."""
+    """A value of the wire, under Python's spelling of its names."""
 
     raw: dict[str, Any] = msgspec.field(default_factory=dict, name=" raw")
 
@@ -74,7 +74,7 @@ class ReadResult(Wire):
 
 
 class Message(Wire):
-    """One of a prompt's."""
+    """One message of a prompt."""
 
     role: str
     content: Content
@@ -96,7 +96,7 @@ class Completion(Wire):
 
 
 class Tool(Wire):
-    """An entry of a list."""
+    """A tool, as it stands in a list."""
 
     name: str
     title: str | None = None
@@ -107,7 +107,7 @@ class Tool(Wire):
 
 
 class Resource(Wire):
-    """An entry of a list."""
+    """A resource, as it stands in a list."""
 
     uri: str
     name: str = ""
@@ -118,7 +118,7 @@ class Resource(Wire):
 
 
 class ResourceTemplate(Wire):
-    """An entry of a list."""
+    """A template of resources, as it stands in a list."""
 
     uri_template: str
     name: str = ""
@@ -128,7 +128,7 @@ class ResourceTemplate(Wire):
 
 
 class Argument(Wire):
-    """Of a prompt."""
+    """An argument of a prompt."""
 
     name: str
     description: str | None = None
@@ -136,7 +136,7 @@ class Argument(Wire):
 
 
 class Prompt(Wire):
-    """An entry of a list."""
+    """A prompt, as it stands in a list."""
 
     name: str
     title: str | None = None

@@ -21,11 +21,11 @@ class Room:
         return self._messages == 0 or (self._messages < self._most and self._bytes + size <= ROOM)
 
     def take(self, size: int) -> None:
-        """A message has come."""
+        """Counts a message that has come."""
         self._messages += 1
         self._bytes += size
 
     def give(self, size: int) -> None:
-        """It waits no more."""
+        """Counts a message off that waits no more."""
         self._messages -= 1
         self._bytes -= size

@@ -92,7 +92,7 @@ class Adapted:
 
 
 class _Own:
-    """The keys that are left alone, by program."""
+    """The keys of foreign programs that are left alone, by program."""
 
     def __init__(self) -> None:
         self.keys: dict[str, dict[str, Path]] = {}

@@ -57,11 +57,11 @@ class _Refused(NamedTuple):
 
 class Authorization:
     """Tells who sends a request to one listener, or what is answered to a stranger. `verifier` knows the tokens of
-    issuers, `gate` those that are configured."""
+    issuers, `checks` those that are configured."""
 
     def __init__(
         self,
-        gate: SecurityChecks,
+        checks: SecurityChecks,
         resource: Resource | None = None,
         verifier: Verifier | None = None,
         revocations: Revocations | None = None,
@@ -73,7 +73,7 @@ class Authorization:
         """`note` is told of each good token of an issuer; what it came with goes on when that is done."""
         self._audit = audit
         self._told: OrderedDict[tuple[str, int, str], None] = OrderedDict()
-        self._checks = gate
+        self._checks = checks
         self._note = note
         self._mirror = mirror
         self._resource = resource

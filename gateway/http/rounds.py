@@ -47,7 +47,7 @@ class Rounds:
             self._place.wake()
 
     def drop(self, whom: Visited) -> None:
-        """It is not any more."""
+        """Looks after this connection no more."""
         number = self._numbers.pop(whom, None)
         if number is not None:
             del self._visited[number]

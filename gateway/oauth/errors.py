@@ -23,6 +23,6 @@ class ClientRefusedError(OAuthError):
 
 
 def shown(text: object, longest: int = 120) -> str:
-    """Of what another one has said, as much as can do no harm in a log or on a page."""
+    """As much of what another one has said as can do no harm in a log or on a page."""
     cleaned = "".join(character if character.isprintable() else " " for character in str(text))
     return cleaned if len(cleaned) <= longest else cleaned[: longest - 1] + "…"

@@ -67,12 +67,12 @@ def text(words: str) -> str:
 
 
 def note(words: str) -> str:
-    """One that explains."""
+    """A paragraph that explains the one before."""
     return f'<p class="note">{escape(words)}</p>'
 
 
 def link(to: str, words: str, *, button: bool = False) -> str:
-    """To another page."""
+    """A link to another page."""
     kind = ' class="button"' if button else ""
     return f'<p><a href="{escape(to)}"{kind} rel="noreferrer">{escape(words)}</a></p>'
 

@@ -152,7 +152,7 @@ class Vault:
         return True
 
     async def places(self) -> Sequence[AccountKey]:
-        """Of all accounts, those that have ended lately included."""
+        """The keys of all accounts, those that have ended lately included."""
         found = []
         for name in there(await self._shelf.names()):
             try:
@@ -167,7 +167,7 @@ class Vault:
         return there(await self._shelf.lock(key, who, seconds))
 
     async def unlock(self, place: AccountKey, who: str) -> None:
-        """It is done."""
+        """Gives the lock back."""
         await self._shelf.unlock(shelf_key("account", place.principal, place.backend, place.url), who)
 
     # Clients

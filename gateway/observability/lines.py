@@ -15,7 +15,7 @@ _CONTROL = {code: f"\\x{code:02x}" for code in (*range(0x20), 0x7F, *range(0x80,
 
 
 class Sink(Protocol):
-    """Where lines go."""
+    """Takes lines, and writes them somewhere."""
 
     def write(self, text: str) -> Any: ...
 

@@ -56,7 +56,7 @@ def bound(**ids: Any) -> AbstractContextManager[None]:
 
 
 class _Writer:
-    """What writes the lines of this process."""
+    """Writes the lines of this process."""
 
     def __init__(self, level: int, console: bool, secrets: tuple[str, ...], stream: TextIO) -> None:
         self.level = level

@@ -37,7 +37,7 @@ def media_type(content_type: bytes) -> bytes:
 
 @lru_cache(16)  # a server says the same of nearly all its answers
 def kind_of(status: int, content_type: bytes) -> Kind:
-    """By the head alone."""
+    """How a request goes on, by the head of its answer alone."""
     if 200 <= status < 300 and status != ACCEPTED:
         media = media_type(content_type)
         if media == b"application/json":
@@ -128,7 +128,7 @@ def instead(answer: Result, status: int) -> bytes:
 
 
 def read(frame: bytes) -> Frame | Malformed:
-    """What this frame is."""
+    """What this frame is; what can't be read is an error as a value."""
     try:
         return decode_frame(frame)
     except Malformed as malformed:

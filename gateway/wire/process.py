@@ -53,7 +53,7 @@ class Child(Struct, frozen=True):
         return self.process.pid
 
     def close_pipes(self) -> None:
-        """Our ends of all three."""
+        """Closes our ends of all three pipes."""
         self.stdin.close()
         self.stdout.close()
         self.stderr.close()

@@ -80,7 +80,7 @@ def parse_url(text: str, on_socket: str = "/mcp") -> Url:
 
 
 def socket_path(text: str) -> str:
-    """Of `unix:/path`, or `unix:///path`. ValueError, with a text for people, for what is none."""
+    """The path in `unix:/path`, or `unix:///path`. ValueError, with a text for people, for what is none."""
     path = text.removeprefix(f"{SOCKET}:")
     path = path[2:] if path.startswith("///") else path
     if not path.startswith("/") or path.startswith("//"):

@@ -37,7 +37,7 @@ Reply: TypeAlias = Any
 
 
 class Link(Protocol):
-    """One thread's way to Redis."""
+    """One thread's way to Redis: sends commands and waits for their replies."""
 
     def exchange(self, commands: Sequence[Command]) -> list[Reply]:
         """Sends all and reads a reply to each; LinkDown if the connection breaks, whatever was executed by then."""

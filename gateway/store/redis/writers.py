@@ -54,7 +54,7 @@ class Writers:
         self.all = [make(f"sd:probe:{shards.place(shard)}", room) for shard in range(shards.count)]
 
     def submit(self, operation: Operation) -> None:
-        """See `Writer`. What goes to one primary keeps its order."""
+        """Gives an operation to the writer of its primary (see `Writer`). What goes to one primary keeps its order."""
         self._of(operation).submit(operation)
 
     def submit_after(self, first: Operation, operation: Operation) -> None:
