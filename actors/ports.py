@@ -16,6 +16,7 @@ from typing import Any, Protocol, TypeAlias
 from msgspec import Struct
 
 from actors.protocol.codec import Frame
+from actors.protocol.cursors import Sealer
 from actors.protocol.errors import ProtocolError, encode_error_body
 from actors.protocol.limiting import Bucket, Taken
 from actors.protocol.messages import Request, RequestId
@@ -601,16 +602,6 @@ class Cluster(Protocol):
 
 # --------------------------------------------------------------------------------------------------------------
 # Small ports
-
-
-class Sealer(Protocol):
-    """Authenticated encryption of small values that go out to clients and come back."""
-
-    def seal(self, plain: bytes, context: bytes) -> str:
-        """A URL-safe token."""
-
-    def unseal(self, token: str, context: bytes) -> bytes | None:
-        """What was sealed with this context; None for anything else."""
 
 
 class ListStore(Protocol):

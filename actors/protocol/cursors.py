@@ -16,11 +16,13 @@ VERSION: Final = 2
 
 
 class Sealer(Protocol):
-    """Authenticated encryption; `context` must be the same on both ways."""
+    """Authenticated encryption of small values that go out to clients and come back."""
 
-    def seal(self, plain: bytes, context: bytes) -> str: ...
+    def seal(self, plain: bytes, context: bytes) -> str:
+        """A URL-safe token."""
 
-    def unseal(self, token: str, context: bytes) -> bytes | None: ...
+    def unseal(self, token: str, context: bytes) -> bytes | None:
+        """What was sealed with this context; None for anything else."""
 
 
 class Cursor(Struct, frozen=True, array_like=True):

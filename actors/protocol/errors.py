@@ -203,14 +203,8 @@ class _ResponseWithoutId(Struct):
     error: Raw
 
 
-class _ErrorMember(Struct):
-    code: int
-    message: str
-    data: Raw = EMPTY
-
-
 _encode = msgspec.json.Encoder().encode
-_decode_member = msgspec.json.Decoder(_ErrorMember).decode
+_decode_member = msgspec.json.Decoder(_Body).decode
 
 
 def encode_error_body(error: ProtocolError, id: RequestId | None = None) -> bytes:

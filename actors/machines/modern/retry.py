@@ -20,7 +20,7 @@ from actors.protocol import errors, modern_tasks, pages, translate
 from actors.protocol import payload as json
 from actors.protocol.capabilities import ClientBits
 from actors.protocol.cursors import Sealer
-from actors.protocol.errors import BROKEN, Refusal
+from actors.protocol.errors import Refusal
 from actors.protocol.messages import EMPTY, Outcome
 from actors.protocol.methods import METHODS
 from actors.protocol.outcomes import MAY_ASK, lacked, missing
@@ -73,21 +73,6 @@ Expose: TypeAlias = Callable[[str, str, Raw], Raw]
 """The params of a backend's server request as the client sees them, by backend and method."""
 
 
-class _Entry(Struct):
-    url: str
-    message: str = ""
-
-
-class _Data(Struct, frozen=True):
-    elicitations: list[_Entry] = []
-
-
-class _Error(Struct):
-    code: int
-    message: str = ""
-    data: _Data = _Data()
-
-
 def sent_away(
     request: Request, backend: str, error: Raw, bits: ClientBits, sealer: Sealer, expose: Expose
 ) -> Outcome | None:
@@ -95,17 +80,13 @@ def sent_away(
     can't be asked is told the addresses. None for another error, and for one that names no address."""
     if request.method not in MAY_ASK:
         return None
-    try:
-        found = msgspec.json.decode(error, type=_Error)
-    except BROKEN:
+    why, wanted = pages.sent_away(error) or ("", [])
+    if not 0 < len(wanted) <= URLS_MAX:
         return None
-    entries = found.data.elicitations
-    if found.code != errors.URL_ELICITATION_REQUIRED or not 0 < len(entries) <= URLS_MAX:
-        return None
-    visits = (json.dumps({"mode": "url", "message": e.message, "url": e.url}) for e in entries)
+    visits = (json.dumps({"mode": "url", "message": page.message, "url": page.url}) for page in wanted)
     asked = tuple(bytes(expose(backend, "elicitation/create", visit)).decode() for visit in visits)
     if missing(bits, "elicitation/create", Raw(asked[0].encode())) is not None:
-        return pages.in_words(request.method, found.message, [pages.Page(e.url, e.message) for e in entries])
+        return pages.in_words(request.method, why, wanted)
     if any(len(params) > URL_BYTES for params in asked):
         return None
     return True, _visit(request, backend, asked, sealer)
