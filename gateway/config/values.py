@@ -91,6 +91,13 @@ STORE_SCHEMES = tuple(f"redis{tls}{kind}" for tls in ("", "s") for kind in ("", 
 """`+sentinel` takes HOST:PORT,…/SERVICE/DB, `+cluster` HOST:PORT,…; `s` is TLS."""
 
 
+_DATABASE: Final = {
+    "": re.compile(r"/?|/\d+/?"),
+    "sentinel": re.compile(r"/?|/[^/]+/?|/[^/]+/\d+/?"),
+    "cluster": re.compile(r"/?|/0/?"),
+}
+
+
 def _is_socket(url: str) -> bool:
     return url.startswith("unix:///")
 
@@ -106,6 +113,9 @@ def parse_store(url: str) -> str:
     here = "" if "+" in parts.scheme else "localhost"  # what `redis://:6379` means
     if not all(_is_reachable(urlsplit(f"//{place}"), here) for place in places):
         raise ValueError(_UNREACHABLE)
+    # The library takes what is no number for 0, where another deployment may be.
+    if parts.scheme in STORE_SCHEMES and not _DATABASE[parts.scheme.partition("+")[2]].fullmatch(parts.path):
+        raise ValueError("names no database: a number, as in redis://HOST:PORT/0; a cluster has 0 alone")
     return url
 
 
