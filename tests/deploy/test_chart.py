@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import math
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -384,6 +385,17 @@ def test_alerts_lead_to_where_their_paragraphs_are_read() -> None:
     links = [rule["annotations"]["runbook_url"] for rule in rules if "alert" in rule]
     assert links == [f"{page}#{rule['alert'].lower()}" for rule in rules if "alert" in rule]
     assert template("--set", "prometheusRule.runbookUrl=operations").returncode != 0
+
+
+@pytest.mark.parametrize("name", ["", "mcp", "my-stagedoor"])
+def test_that_a_pod_is_down_is_noticed_by_whatever_name_it_is_scraped(name: str) -> None:
+    found = rendered("--set", f"nameOverride={name},prometheusRule.enabled=true,serviceMonitor.enabled=true")
+    monitor = found.one("ServiceMonitor")["spec"]
+    (admin,) = [one for one in found.of("Service") if one["metadata"]["name"].endswith("-admin")]
+    job = admin["metadata"]["labels"][monitor["jobLabel"]]
+    rules = {rule["alert"]: rule["expr"] for rule in found.one("PrometheusRule")["spec"]["groups"][0]["rules"]}
+    (jobs,) = re.findall(r'job=~"([^"]+)"', rules["StagedoorDown"])
+    assert re.fullmatch(jobs, job)
 
 
 def test_pods_are_spread_unless_one_says_how() -> None:
