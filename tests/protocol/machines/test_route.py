@@ -263,6 +263,15 @@ def test_a_question_for_what_is_recorded_is_put_again_when_nothing_is_heard() ->
     assert run(route, NotPosted(1, "b", Unposted.AWAY), QuietDue(1))[1] == [Recover(1, "b"), AskAlive("b")]
 
 
+@pytest.mark.parametrize("asked", ["b", HERE])
+def test_who_is_asked_twice_for_what_is_recorded_and_has_not_the_session_says_nothing_of_the_letter(asked: str) -> None:
+    """It was taken by another one, and is never sent again."""
+    route, _ = run(posted(REQUESTS), OwnerDown("a"), Withdrawn(1, False), Resolved(asked))
+    route, effects = run(route, QuietDue(1), Moved(1, asked), Moved(1, asked))
+    assert Recover(1, asked) in effects
+    assert run(route, Resolved("c"))[1] == [Recover(1, "c")]
+
+
 # The connection breaks --------------------------------------------------------------------------------------
 
 
