@@ -12,11 +12,11 @@ from typing import Any, NamedTuple, TypeAlias, assert_never
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
+from actors.audit_lines import who_asks_often
 from actors.cluster import letters as lt
 from actors.cluster.feeds import Feed, MailFeed, OutboxFeed
 from actors.cluster.followed import FollowedStream, HeldStream, Search, Unanswered
 from actors.cluster.remote import RemoteSession
-from actors.elicited import who_asks_often
 from actors.modern.requests import Begin, Granted, Inform, Kind, ModernRequests, end_of, refused
 from actors.named import LIVES, NamedRef
 from actors.ports import (

@@ -23,7 +23,9 @@ from actors.tree import GatewayActors
 from actors.watched import ROOM_WITHIN
 from gateway import descriptors, lifecycle
 from gateway.admin.app import FROM, Readiness
+from gateway.admin_client import ask_gateway, operate
 from gateway.authorizing import Admission
+from gateway.calling import open_client
 from gateway.cli.client import ServeFailedError
 from gateway.config import Settings
 from gateway.http.access import App, Recorded
@@ -39,9 +41,7 @@ from gateway.observability.lag import Lag, report_lag
 from gateway.observability.logging import configure, get_log
 from gateway.observability.metrics import Metrics
 from gateway.observability.writer import Writer
-from gateway.opening import open_client
 from gateway.operating import Operator
-from gateway.reaching import ask_gateway, operate
 from gateway.reconfiguring import Reloads, put_in_force
 from gateway.revoking import Revoked, operate_principal
 from gateway.roles import Alone, Role, Single, bound, reload_on_demand
@@ -189,7 +189,7 @@ class Gateway:
 
     async def operate(self, what: str, name: str, options: Mapping[str, str]) -> tuple[int, dict[str, Any]]:
         """Lists sessions, or acts on one (`gateway.operating`); takes the access from a principal, or gives it back;
-        sees to users' accounts (`gateway.accounting`)."""
+        sees to users' accounts (`gateway.operating_accounts`)."""
         if self.actors is None or self.revoked is None:
             return 503, {"error": "the gateway is starting"}
         audit = self.actors.services.audit

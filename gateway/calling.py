@@ -1,20 +1,34 @@
-"""The client behind `stagedoor ls` and `stagedoor call`, and how people are told of errors."""
+"""The client behind `stagedoor ls` and `stagedoor call`: `gateway.client`, of a URL or of the gateway's own actors; and
+how people are told of errors.
+
+Over a configuration it is the aggregate that `/mcp` would serve, by the connections that the gateway makes; over a URL,
+the one server there, as it is.
+"""
 
 import math
 from collections.abc import AsyncIterator, Awaitable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias, TypeVar
 
 import trio
 
+from actors.duplex import Duplex
 from actors.endpoints.merged import MISSING
 from actors.protocol.methods import LIST_KINDS, METHODS, ListKind
 from actors.protocol.table import Limits
-from actors.protocol.versions import MODERN
+from actors.protocol.versions import LATEST_HANDSHAKE, MODERN
+from actors.tree import GatewayActors
 from actors.upstreams.backends import Status
-from gateway.cli.client import ClientFailedError, UrlTarget
-from gateway.client import Client, ClientError, McpError, open_client
+from gateway.cli.client import Client, ClientFailedError, Target, UrlTarget
+from gateway.client import Client as Session
+from gateway.client import ClientError, McpError
+from gateway.client import open_client as open_session
+from gateway.config import Settings
+from gateway.embedding import open_actors
+from gateway.inside import Inside
+from gateway.servers import servers_of
 
 EXECUTED: Final = {
     "no": "the call was not executed",
@@ -22,6 +36,10 @@ EXECUTED: Final = {
     "yes": "the call was executed, and its result was lost",
 }
 """What `data.executed` means, in plain words."""
+AT_ONCE: Final = 16
+"""Servers that are connected to at one time."""
+PAUSE: Final = 0.5
+"""Seconds before a list that lacks servers which are still starting is asked for again."""
 INFO: Final = {"name": "stagedoor-cli", "version": "1"}
 
 Entries: TypeAlias = list[dict[str, Any]]
@@ -68,7 +86,7 @@ class Asking:
 
     def __init__(
         self,
-        opened: AbstractAsyncContextManager[Client],
+        opened: AbstractAsyncContextManager[Session],
         stack: AsyncExitStack,
         *,
         name: str = "",
@@ -81,10 +99,10 @@ class Asking:
         self._name = name
         self._within, self._patience = within, patience
         self._statuses = statuses
-        self._client: Client | None = None
+        self._client: Session | None = None
         self.missing: dict[str, str] = {}
 
-    async def begun(self, *, acts: bool = False) -> Client:
+    async def begun(self, *, acts: bool = False) -> Session:
         """The client. `acts`: whether what is to follow is executed matters."""
         if self._client is None:
             entered = self._stack.enter_async_context(self._opened)
@@ -177,7 +195,110 @@ async def open_url(target: UrlTarget, limits: Limits) -> AsyncIterator[UrlClient
     """A client; its first request raises ClientFailedError if nobody answers there."""
     headers = {"Authorization": f"Bearer {target.token}"} if target.token else {}
     within, patience = limits.link_connect, limits.request_deadline
-    opened = open_client(target.url, headers=headers, info=INFO, within=within)
+    opened = open_session(target.url, headers=headers, info=INFO, within=within)
     async with AsyncExitStack() as stack:
         name = target.url.partition("?")[0]
         yield UrlClient(target, Asking(opened, stack, name=name, within=within, patience=patience))
+
+
+# Over a configuration ------------------------------------------------------------------------------------------
+
+
+class ConfiguredClient:
+    """A client of the gateway's own actors: of one endpoint, all that is configured or one server."""
+
+    def __init__(self, actors: GatewayActors, duplex: Duplex, nursery: trio.Nursery, asking: Asking) -> None:
+        self._actors = actors
+        self._duplex = duplex
+        self._nursery = nursery
+        self._asking = asking
+        self.begun, self.items, self.call = asking.begun, asking.items, asking.call
+        self.missing: dict[str, str] = {}
+
+    async def servers(self) -> Entries:
+        """Connects to each."""
+        found: dict[str, dict[str, Any]] = {}
+        places = trio.CapacityLimiter(AT_ONCE)
+        async with trio.open_nursery() as nursery:
+            for name in self._actors.services.table.value.backends:
+                nursery.start_soon(self._visit, name, found, places)
+        return [{**entry, **found[entry["name"]]} for entry in servers_of(self._actors)]
+
+    @asynccontextmanager
+    async def alone(self, name: str) -> "AsyncIterator[ConfiguredClient]":
+        """Another one, of this one server."""
+        endpoint = name if name in self._actors.services.table.value.endpoints else ""
+        async with open_inside(self._actors, self._duplex, self._nursery, endpoint) as client:
+            yield client
+
+    async def _visit(self, name: str, found: dict[str, dict[str, Any]], places: trio.CapacityLimiter) -> None:
+        async with places, self.alone(name) as client:
+            try:
+                declared = (await client.begun()).capabilities
+                found[name] = {
+                    "counts": {kind: len(await client.list(kind)) for kind in LIST_KINDS if kind in declared}
+                }
+            except ClientFailedError as error:
+                first, *lines = str(error).splitlines()
+                # What is known of the server's end says more, if it is the server that does not work.
+                status = self._actors.backends.status.get(name)
+                known = status is not None and status.failure is not None
+                found[name] = {} if known else {"error": {"message": first, "stderr": [s.strip() for s in lines]}}
+
+    async def list(self, kind: ListKind) -> Entries:
+        """All pages. Servers that are still starting are waited for; those that don't start are `missing`."""
+        until = trio.current_time() + self._actors.services.limits.link_connect
+        while True:
+            items = await self._asking.list(kind)
+            self.missing = self._asking.missing | self._failed()
+            starting = self.missing.keys() - self._failed().keys()
+            if not starting or len(self._actors.services.table.value.backends) < 2 or trio.current_time() > until:
+                return items
+            await trio.sleep(PAUSE)
+
+    def _failed(self) -> dict[str, str]:
+        return {
+            name: "\n".join([status.last_error, *(f"  {line}" for line in status.failure.diagnostics.stderr)])
+            for name, status in self._actors.backends.status.items()
+            if status.failure is not None
+        }
+
+
+@asynccontextmanager
+async def open_inside(
+    actors: GatewayActors, duplex: Duplex, nursery: trio.Nursery, endpoint: str = ""
+) -> AsyncIterator[ConfiguredClient]:
+    """A client of an endpoint, with a session there."""
+
+    @asynccontextmanager
+    async def opened() -> AsyncIterator[Session]:
+        async with open_session(Inside(duplex, endpoint, nursery), LATEST_HANDSHAKE, info=INFO) as session:
+            yield session
+
+    async with AsyncExitStack() as stack:
+        asking = Asking(opened(), stack, statuses=actors.backends.status)
+        yield ConfiguredClient(actors, duplex, nursery, asking)
+
+
+@asynccontextmanager
+async def open_client(target: Target) -> AsyncIterator[Client]:
+    """A client; its first request raises ClientFailedError if nobody answers there."""
+    if isinstance(target, UrlTarget):
+        async with open_url(target, Limits()) as client:
+            yield client
+        return
+    async with open_configured(target) as client:
+        yield client
+
+
+@asynccontextmanager
+async def open_configured(target: Settings) -> AsyncIterator[ConfiguredClient]:
+    """A client of what a configuration names, without a gateway."""
+    # Whoever asks once wants the whole list.
+    whole = replace(target, limits=replace(target.limits, list_deadline=target.limits.link_connect))
+    async with (
+        open_actors(whole, "stagedoor.cli") as (actors, duplex),
+        trio.open_nursery() as nursery,
+        open_inside(actors, duplex, nursery) as client,
+    ):
+        yield client

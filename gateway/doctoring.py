@@ -13,9 +13,9 @@ import trio
 
 from actors.protocol.table import BackendSpec, Endpoint, StdioTarget, Table
 from gateway.backends import guardian_main
+from gateway.calling import open_client
 from gateway.cli.client import Client, ClientFailedError
 from gateway.config import Settings
-from gateway.opening import open_client
 
 MUCH: Final = 64 * 1024 * 1024
 """Bytes from which on it is worth a word that every session has a process of its own."""

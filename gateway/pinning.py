@@ -11,9 +11,9 @@ from actors.protocol import definitions
 from actors.protocol.definitions import Definitions, Introduction
 from actors.protocol.pins import NAMED_BY, pin
 from actors.protocol.subjects import LISTED
+from gateway.calling import AT_ONCE, ConfiguredClient, open_configured
 from gateway.cli.client import ClientFailedError
 from gateway.config import Settings
-from gateway.opening import AT_ONCE, ConfiguredClient, open_configured
 
 Defined: TypeAlias = Definitions | str
 """What a server defines, or why that can't be had."""

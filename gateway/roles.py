@@ -13,6 +13,7 @@ from gateway import descriptors
 from gateway.admin.app import admin_app
 from gateway.config import Settings
 from gateway.config.settings import Address
+from gateway.gauges import sample
 from gateway.http.config import ServeConfig
 from gateway.http.serve import serve
 from gateway.http.sockets import (
@@ -27,7 +28,6 @@ from gateway.http.sockets import (
 )
 from gateway.observability.scraping import Scraping
 from gateway.running import recorded
-from gateway.sampling import sample
 
 if TYPE_CHECKING:
     from gateway.app import Gateway

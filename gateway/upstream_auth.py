@@ -179,8 +179,8 @@ class Authorizing:
     async def operate(
         self, settings: Settings, listen: Address, table: Table, what: str, options: Mapping[str, str]
     ) -> tuple[int, dict[str, Any]]:
-        """What an operator asks of accounts (`gateway.accounting`)."""
-        from gateway.accounting import operate_accounts
+        """What an operator asks of accounts (`gateway.operating_accounts`)."""
+        from gateway.operating_accounts import operate_accounts
 
         flows = self.flows(settings, base_of(settings, listen))
         return await operate_accounts(self.authorization, flows, table, what, options)

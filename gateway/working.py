@@ -21,8 +21,8 @@ from gateway import lifecycle
 from gateway.config import ConfigError, Problem, Settings
 from gateway.config.settings import Address
 from gateway.config.snapshot import Snapshot
+from gateway.gauges import sample
 from gateway.observability.exposition import process_figures
-from gateway.sampling import sample
 from gateway.workers.channel import (
     FRAME_MAX,
     LENGTH,

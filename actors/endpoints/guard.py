@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from msgspec import Raw
 
-from actors.elicited import who_asks, who_asks_often
+from actors.audit_lines import who_asks, who_asks_often
 from actors.endpoints.host import Host
 from actors.limiter import Verdict
 from actors.machines.session import effects as fx

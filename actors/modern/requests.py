@@ -15,9 +15,9 @@ from typing import Any, TypeAlias, assert_never
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
-from actors import elicited, ports
+from actors import audit_lines, ports
+from actors.audit_lines import who_asks
 from actors.durations import Durations
-from actors.elicited import who_asks
 from actors.endpoints.catalogue import CatalogueChanged, Listed, PrincipalsAccount
 from actors.endpoints.connecting import AccountChanged, Invited, Waited
 from actors.endpoints.host import CallEvent, Tree
@@ -235,7 +235,7 @@ class ModernRequests(Evictable):
         match event:
             case ev.CallEnded(call, ok, payload):
                 if ok and self.services.audit.on and call in self.running:
-                    elicited.asked_by(self.services.audit, payload, partial(self._who, call))
+                    audit_lines.asked_by(self.services.audit, payload, partial(self._who, call))
                 self.times.ended(event, self.ctx.now(), MODERN)
                 self.step(call, xv.Ended(ok, payload, event.as_is, event.refusal))
             case ev.CallProgressed(backend, call, method, params, now):
@@ -452,7 +452,7 @@ class ModernRequests(Evictable):
             self.step(call, xv.Ended(found.ok, found.payload))
             return
         if self.services.audit.on:
-            elicited.answered_by(self.services.audit, running.state.params, self._who(call))
+            audit_lines.answered_by(self.services.audit, running.state.params, self._who(call))
         if isinstance(found, retry.Fresh):
             running.pinned = found.backend
         running.retry = found

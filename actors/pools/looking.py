@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from msgspec import Raw
 
-from actors.elicited import who_asks
+from actors.audit_lines import who_asks
 from actors.endpoints.guard import PINS, SHOWN
 from actors.endpoints.pinning import LISTED_IN, LOOK_AGAIN, LOOK_WITHIN, LOOKS, tell_all, unseen
 from actors.machines.upstream.events import ServerInfo

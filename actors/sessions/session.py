@@ -21,10 +21,10 @@ from typing import Any, TypeAlias, assert_never
 import msgspec
 from msgspec import Struct
 
-from actors import elicited
+from actors import audit_lines
+from actors.audit_lines import who_asks
 from actors.doubt import AGAIN, REMEMBERED, Allowed
 from actors.durations import Durations
-from actors.elicited import who_asks
 from actors.endpoints.catalogue import CatalogueChanged, Listed
 from actors.endpoints.connecting import AboutAccounts, AccountChanged, Invited, Waited
 from actors.endpoints.host import Tree
@@ -368,7 +368,7 @@ class SessionActor(Actor):
         else:
             self._quotas.requests.total += more
         if self._state.asks is not before.asks and self.services.audit.on:
-            elicited.changed(self.services.audit, before.asks, self._state.asks, event, self._who_is_asked)
+            audit_lines.changed(self.services.audit, before.asks, self._state.asks, event, self._who_is_asked)
         self._run(effects)
 
     def _who_is_asked(self, ask: ServerRequest) -> dict[str, Any]:

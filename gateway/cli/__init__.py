@@ -36,7 +36,7 @@ def composed() -> "Parts":
         late("serve_stdio", "gateway.stdio"),
         late("run_alone"),
         late("verify", "gateway.auditing"),
-        compare=late("compare", "gateway.reaching"),
+        compare=late("compare", "gateway.admin_client"),
         examine=late("examine", "gateway.doctoring"),
         define=late("define", "gateway.pinning"),
     )

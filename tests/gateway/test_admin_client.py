@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import trio
 
-from gateway import reaching
-from gateway.reaching import operate
+from gateway import admin_client
+from gateway.admin_client import operate
 from tests.support.ports import free_port
 
 SERVERS = b'{"listen": "127.0.0.1:8080", "servers": []}'
@@ -42,7 +42,7 @@ async def admin(asked: list[str]) -> AsyncIterator[str]:
 async def test_what_is_not_answered_in_time_is_not_said_to_be_nowhere(
     monkeypatch: pytest.MonkeyPatch, what: str, words: str
 ) -> None:
-    monkeypatch.setattr(reaching, "ACT_WAIT", 0.2)
+    monkeypatch.setattr(admin_client, "ACT_WAIT", 0.2)
     asked: list[str] = []
     async with admin(asked) as place:
         answer = await operate("http://127.0.0.1:8080/mcp", place, what, "abcdef", {})
