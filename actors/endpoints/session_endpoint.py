@@ -515,7 +515,8 @@ class SessionEndpoint(Endpoint):
         self._questions = put(self._questions, (message.backend, message.id), message.method)
         backend, call, id, method = message.backend, message.call, message.id, message.method
         params = self.tasks.exposed(backend, method, self.naming.question(backend, method, message.params))
-        self.host.event(ev.ServerRequested(backend, call, id, method, params, message.place, self.as_is(backend)))
+        place, outlasts = message.place, message.outlasts
+        self.host.event(ev.ServerRequested(backend, call, id, method, params, place, self.as_is(backend), outlasts))
 
     def withdrew(self, message: UpstreamWithdrew) -> None:
         """A server took a server request back."""

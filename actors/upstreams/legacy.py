@@ -351,7 +351,7 @@ class LegacyUpstream(Connection):
         if target is None or self._subscribers.shared:
             self._step(ev.AnswerGiven(effect.id, False, errors.method_not_found(effect.method).raw))
         else:
-            asked = (call, effect.id, effect.method, effect.params, effect.place, effect.doubtful)
+            asked = (call, effect.id, effect.method, effect.params, effect.place, effect.doubtful, effect.outlasts)
             target.reply(UpstreamRequest(self._me, self._backend, *asked))
 
     def _withdraw(self, effect: ev.Withdraw) -> None:

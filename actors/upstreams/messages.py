@@ -138,7 +138,8 @@ class UpstreamAwaited(Struct, frozen=True):
 
 
 class UpstreamRequest(Struct, frozen=True):
-    """The backend asks; `call` as far as known. `doubtful`: it may belong to one that is over."""
+    """The backend asks; `call` as far as known. `doubtful`: it may belong to one that is over. `outlasts`: it does not
+    end with the call, which may carry it."""
 
     upstream: Ref
     backend: str
@@ -148,6 +149,7 @@ class UpstreamRequest(Struct, frozen=True):
     params: Raw
     place: Place | None = None
     doubtful: bool = False
+    outlasts: bool = False
 
 
 class UpstreamWithdrew(Struct, frozen=True):

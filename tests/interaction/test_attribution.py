@@ -183,6 +183,40 @@ async def test_an_answered_call_leaves_no_question_behind(stage: Stage, route: R
     assert outcomes == [INTERNAL]
 
 
+@pytest.mark.cells((Cell(NEWEST, "memory", "channel"), Cell(NEWEST, "memory", "stdio"), Cell(NEWEST, "redis", "stdio")))
+@pytest.mark.requirement("attribution", "roots", "roots-changed")
+@pytest.mark.parametrize("listens", [True, False], ids=["with a GET stream", "without one"])
+async def test_roots_that_are_asked_for_while_a_call_runs_are_not_lost_with_its_end(
+    stage: Stage, route: Route, listens: bool
+) -> None:
+    backend = await stage.backend()
+    outcomes: list[Any] = []
+    answered = trio.Event()
+
+    async def changed(connection: Any) -> None:
+        outcomes.append(await connection.ask("roots/list"))
+        answered.set()
+
+    @backend.tool("quick")
+    async def quick(request: Request) -> Message:
+        stage.nursery.start_soon(changed, request.connection)
+        await trio.sleep(0.1)
+        return text("done")
+
+    client = await stage.connect(route.path, capabilities=EVERYTHING)
+    if listens:
+        await client.listen()
+    call = client.start_call(route.name("quick"))
+    question = await call.message("roots/list")
+    assert await call.result() == text("done")
+    assert [m.get("method") for m in call.messages] == ["roots/list", None]
+    roots = {"roots": [{"uri": "file:///new"}]}
+    await client.answer(question, roots)
+    with trio.fail_after(10):
+        await answered.wait()
+    assert outcomes == [roots]
+
+
 async def _note(wait: Callable[[], Awaitable[Any]], outcomes: list[Any]) -> None:
     try:
         outcomes.append(await wait())

@@ -146,7 +146,8 @@ class CallEnded(Struct, frozen=True):
 
 
 class ServerRequested(Struct, frozen=True):
-    """A backend asks the client something. `id` is the backend's own; `place` and `as_is` as in CallProgressed."""
+    """A backend asks the client something. `id` is the backend's own; `place` and `as_is` as in CallProgressed.
+    `outlasts`: it does not end with the call, whose stream may carry it."""
 
     backend: str
     call: CallId | None
@@ -155,6 +156,7 @@ class ServerRequested(Struct, frozen=True):
     params: Raw
     place: Place | None = None
     as_is: bool = False
+    outlasts: bool = False
 
 
 class ServerRequestWithdrawn(Struct, frozen=True):

@@ -71,8 +71,9 @@ def _refusal(session: Session, event: ev.ServerRequested) -> errors.ProtocolErro
 
 def _send(session: Session, server_request_id: str, ask: ServerRequest, event: ev.ServerRequested) -> Step:
     name, session, effects = _stream_for(session, ask)
+    kept = replace(ask, stream=name, call=None if event.outlasts else ask.call)
     if name is None:
-        session = replace(session, asks={**session.asks, server_request_id: ask})
+        session = replace(session, asks={**session.asks, server_request_id: kept})
         return session, [*effects, fx.StartServerRequestClock(server_request_id, False)]
     entry, moved = session.called(ask.call), Fields()
     if entry is not None:
@@ -82,7 +83,7 @@ def _send(session: Session, server_request_id: str, ask: ServerRequest, event: e
     session, more = streams.put(
         session, name, ask.frame, requests=moved, asked={server_request_id: of_server_request(ask, entry, name)}
     )
-    session = replace(session, asks={**session.asks, server_request_id: replace(ask, stream=name)})
+    session = replace(session, asks={**session.asks, server_request_id: kept})
     return session, [*effects, *more, fx.StartServerRequestClock(server_request_id, not session.holds_up(ask.call))]
 
 

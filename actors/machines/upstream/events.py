@@ -318,7 +318,7 @@ class Entrust(Struct, frozen=True):
 
 class ServerRequest(Struct, frozen=True):
     """The backend asks something of the client, in the course of `call` if that is known. `doubtful`: it may belong to
-    one that is over."""
+    one that is over. `outlasts`: it does not end with the call, which may carry it."""
 
     call: CallKey | None
     id: RequestId
@@ -326,6 +326,7 @@ class ServerRequest(Struct, frozen=True):
     params: Raw
     place: Place | None = None
     doubtful: bool = False
+    outlasts: bool = False
 
 
 class Withdraw(Struct, frozen=True):

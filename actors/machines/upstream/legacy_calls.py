@@ -384,17 +384,23 @@ def _request(upstream: Upstream, request: Request, related: RequestId | None) ->
         # Its call has ended: nobody may be asked for it any more.
         ended = errors.internal("the call that raised this request has ended", reason="call_ended")
         return upstream, [refuse(request, ended)]
-    doubtful = False
-    if upstream.unanswered and related is None and not of_task and not _whichever(upstream, request.method):
-        call, doubtful = None, True
-        upstream = replace(upstream, doubtful=upstream.doubtful | {request.id})
-    upstream = replace(upstream, asked={**upstream.asked, request.id: call})
-    return upstream, [ev.ServerRequest(call, request.id, request.method, request.params, doubtful=doubtful)]
+    doubtful = outlasts = False
+    if related is None and not of_task:
+        whichever = _whichever(upstream, request.method)
+        outlasts = whichever and call is not None and not upstream.profile.needs_call
+        if upstream.unanswered and not whichever:
+            call, doubtful = None, True
+            upstream = replace(upstream, doubtful=upstream.doubtful | {request.id})
+    upstream = replace(upstream, asked={**upstream.asked, request.id: None if outlasts else call})
+    asked = ev.ServerRequest(call, request.id, request.method, request.params, doubtful=doubtful, outlasts=outlasts)
+    return upstream, [asked]
 
 
 def _whichever(upstream: Upstream, method: str) -> bool:
     """Whether the answer is the same whichever call wanted it: the client's roots. (A client without a session is
-    asked with a call, which another one's question over a pipe would hold up.)"""
+    asked with a call, which another one's question over a pipe would hold up.) A backend asks for them when they have
+    changed, whatever runs just then, and does not ask again: where a client can be asked beside its calls, that does
+    not end with one."""
     return method == ROOTS and (upstream.related or not upstream.profile.needs_call)
 
 

@@ -249,9 +249,9 @@ class World(RuleBasedStateMachine):
                 case ue.Finish(call, ok, payload):
                     assert isinstance(call, int)
                     self.mail.append(ev.CallEnded(call, ok, payload))
-                case ue.ServerRequest(call, id, method, params):
+                case ue.ServerRequest(call, id, method, params, outlasts=outlasts):
                     assert call is None or isinstance(call, int)
-                    self.mail.append(ev.ServerRequested(server.name, call, id, method, params))
+                    self.mail.append(ev.ServerRequested(server.name, call, id, method, params, outlasts=outlasts))
                 case ue.Withdraw(id):
                     self.mail.append(ev.ServerRequestWithdrawn(server.name, id))
                 case ue.Notify(call, method, params):

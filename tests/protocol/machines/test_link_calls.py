@@ -369,6 +369,24 @@ def test_the_end_of_a_call_answers_the_questions_that_came_with_it(http: LinkDri
     assert list(http.upstream.asked) == [3]
 
 
+def test_roots_that_no_stream_relates_to_a_call_are_asked_with_it_and_outlast_it(pipe: LinkDriver) -> None:
+    pipe.call("a")
+    asked = only(ue.ServerRequest, pipe.receive(ask(1)))
+    assert (asked.call, asked.outlasts) == ("a", True)
+    asked = only(ue.ServerRequest, pipe.receive(ask(2, "sampling/createMessage")))
+    assert (asked.call, asked.outlasts) == ("a", False)
+    assert only(ue.Withdraw, pipe.result("e.2")).id == 2
+    assert sent(pipe.step(ue.AnswerGiven(1, True, raw({"roots": []}))))[0]["result"] == {"roots": []}
+
+
+def test_roots_end_with_their_call_where_a_client_is_asked_with_calls_alone() -> None:
+    pipe = LinkDriver(profile=replace(PROFILE, needs_call=True))
+    pipe.connect()
+    pipe.call("a")
+    assert not only(ue.ServerRequest, pipe.receive(ask(1))).outlasts
+    assert only(ue.Withdraw, pipe.result("e.2")).id == 1
+
+
 def test_a_question_of_a_call_that_has_ended_is_asked_of_nobody(http: LinkDriver) -> None:
     http.call("a")
     http.step(ue.Abandoned("a", "bored"))
