@@ -5,12 +5,14 @@ all that the other does: what a rule can ever match is known without a list of n
 """
 
 import re
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Final, NamedTuple
 
 EXPRESSION: Final = re.compile(r"\{[^{}]*\}")
 """In a URI template: what is put in its place is not known yet (RFC 6570)."""
-TEMPLATE_MAX: Final = 1024
+_MARKS: Final = re.compile("\ud800+")
+TEMPLATE_MAX: Final = 512
 """Characters of a template that is compared with patterns: how long that takes grows with both, and any client, and any
 server, can make one up."""
 
@@ -20,6 +22,11 @@ class Set(NamedTuple):
 
     ranges: tuple[tuple[str, str], ...]
     out: bool = False
+
+    @property
+    def some(self) -> bool:
+        """Whether any character is one of them."""
+        return self.out or bool(self.ranges)
 
     def has(self, character: str) -> bool:
         """Whether this character is one of them."""
@@ -31,14 +38,17 @@ ONE: Final = Set((), out=True)
 MANY: Final = None
 """`*`: any number of any characters."""
 
+MARK: Final = "\ud800"
+"""Stands for any text in a template, where no other half of a character can be."""
 Token = Set | None
 
 
 class Glob(NamedTuple):
-    """One pattern. Two of the same text are equal."""
+    """One pattern. Two of the same text are equal. `marked`, of a template: its text with a MARK for each `*`."""
 
     text: str
     tokens: tuple[Token, ...]
+    marked: str | None = None
 
     def matches(self, text: str) -> bool:
         """Whether the whole of a text fits."""
@@ -85,58 +95,86 @@ def _template(text: str) -> Glob:
         if not tokens or tokens[-1] is not MANY:
             tokens.append(MANY)
         tokens += map(_only, literal)
-    return Glob(text, tuple(tokens))
+    return Glob(text, tuple(tokens), _MARKS.sub(MARK, EXPRESSION.sub(MARK, text)))
 
 
 def meets(one: Glob, other: Glob) -> bool:
     """Whether some text fits both."""
-    a, b = one.tokens, other.tokens
-    reached = {(0, 0)}
-    todo = [(0, 0)]
-    while todo:
-        i, j = todo.pop()
-        if i == len(a) and j == len(b):
-            return True
-        for step in _steps(a, b, i, j):
-            if step not in reached:
-                reached.add(step)
-                todo.append(step)
-    return False
-
-
-def _steps(a: tuple[Token, ...], b: tuple[Token, ...], i: int, j: int) -> list[tuple[int, int]]:
-    """What may be left of both after one more character, or after none."""
-    x, y = a[i] if i < len(a) else ONE, b[j] if j < len(b) else ONE
-    steps = []
-    if x is MANY:
-        steps.append((i + 1, j))
-        if j < len(b) and y is not MANY and _share(y, ONE):
-            steps.append((i, j + 1))
-    if y is MANY:
-        steps.append((i, j + 1))
-        if i < len(a) and x is not MANY and _share(x, ONE):
-            steps.append((i + 1, j))
-    if i < len(a) and j < len(b) and x is not None and y is not None and _share(x, y):
-        steps.append((i + 1, j + 1))
-    return steps
+    if not all(token is MANY or token.some for token in other.tokens):
+        return False
+    walk = _Walk(one, _share)
+    for token in other.tokens:
+        if not walk.reached or walk.takes_all:
+            break
+        if token is MANY:
+            walk.any_text()
+        else:
+            walk.step(token)
+    return walk.takes_all or walk.through
 
 
 def covers(wide: Glob, narrow: Glob) -> bool:
     """Whether all that fits the narrow one fits the wide one, as far as that can be seen: each token of the narrow one
     is taken for a character that only a `*` or what holds all of it lets through."""
-    a, b = wide.tokens, narrow.tokens
-    fits = [True] + [False] * len(a)
-    for i, token in enumerate(a):
-        fits[i + 1] = fits[i] and token is MANY
-    for own in b:
-        now = [False] * (len(a) + 1)
-        for i, token in enumerate(a):
-            if token is MANY:
-                now[i + 1] = now[i] or fits[i + 1]
-            else:
-                now[i + 1] = fits[i] and own is not None and _within(own, token)
-        fits = now
-    return fits[-1]
+    if narrow.marked is not None:  # as many as any server may have on its list
+        return _covering(wide).fullmatch(narrow.marked) is not None
+    walk = _Walk(wide, _within)
+    for token in narrow.tokens:
+        if not walk.reached or walk.takes_all:
+            break
+        walk.step(token)
+    return walk.takes_all or walk.through
+
+
+class _Walk:
+    """Through one pattern by the tokens of another one. A bit of `reached` is a place before one of its tokens, or
+    behind the last one, where one may be: so many steps at once, since whoever makes up templates has all others wait
+    for what is found out here."""
+
+    __slots__ = ("_dead", "_end", "_fits", "_many", "_masks", "_tokens", "reached")
+
+    def __init__(self, through: Glob, fits: Callable[[Set, Set], bool]) -> None:
+        """`fits`: whether a token of the other pattern may be one of this."""
+        self._tokens = through.tokens
+        self._fits = fits
+        self._end = 1 << len(self._tokens)
+        self._many = _bits(token is MANY for token in self._tokens)
+        self._dead = _bits(token is not MANY and not token.some for token in self._tokens)
+        self._masks: dict[Token, int] = {MANY: 0}
+        self.reached = self._skipped(1)
+
+    @property
+    def through(self) -> bool:
+        """Whether one may be at its end."""
+        return bool(self.reached & self._end)
+
+    @property
+    def takes_all(self) -> bool:
+        """Whether one may be before a `*` that is the last token: whatever comes, one comes through."""
+        return bool(self.reached & self._many & self._end >> 1)
+
+    def step(self, token: Token) -> None:
+        """On by a token, which a `*` takes too."""
+        mask = self._masks.get(token)
+        if mask is None:
+            own = ((one is not None and token is not None and self._fits(token, one)) for one in self._tokens)
+            mask = self._masks[token] = _bits(own)
+        self.reached = self._skipped((self.reached & mask) << 1 | self.reached & self._many)
+
+    def any_text(self) -> None:
+        """On by any text: to all places behind, up to a token that no character is."""
+        reached = self.reached
+        while (further := self._skipped(reached | (reached & ~self._dead & (self._end - 1)) << 1)) != reached:
+            reached = further
+        self.reached = reached
+
+    def _skipped(self, reached: int) -> int:
+        """A `*` may be no text. (No two of them stand together.)"""
+        return reached | (reached & self._many) << 1
+
+
+def _bits(each: Iterable[bool]) -> int:
+    return sum(1 << at for at, one in enumerate(each) if one)
 
 
 def _single(token: Set) -> bool:
@@ -207,13 +245,23 @@ def _set(inside: str) -> Set:
 
 @lru_cache(4096)
 def _regex(pattern: Glob) -> re.Pattern[str]:
+    return _expression(pattern, _class)
+
+
+@lru_cache(1024)
+def _covering(pattern: Glob) -> re.Pattern[str]:
+    """Of templates that it covers: only a `*` lets a MARK through."""
+    return _expression(pattern, lambda token: f"(?!{MARK}){_class(token)}")
+
+
+def _expression(pattern: Glob, class_of: Callable[[Set], str]) -> re.Pattern[str]:
     """Without a way back between two `*`: how long it takes grows with the text, and not with its square."""
     parts: list[list[str]] = [[]]
     for token in pattern.tokens:
         if token is None:
             parts.append([])
         else:
-            parts[-1].append(_class(token))
+            parts[-1].append(class_of(token))
     joined = ["".join(part) for part in parts]
     if len(joined) == 1:
         return re.compile(joined[0], re.DOTALL)

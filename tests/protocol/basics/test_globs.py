@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.protocol.globs import covers, glob, meets, template
+from actors.protocol.globs import TEMPLATE_MAX, covers, glob, meets, template
 from actors.protocol.uris import normalized
 
 patterns = st.text("ab*?", max_size=5) | st.sampled_from(["[ab]", "[!a]*", "*[!b]", "a[a-c]", "[a", "[]a]", "[!]"])
@@ -50,6 +50,24 @@ def test_a_template_meets_what_it_can_become():
     assert meets(template("{+all}"), glob("x"))
     assert not meets(template("note://{id}"), glob("file:*"))
     assert not covers(glob("file:///pub/*"), template("file:///{path}"))
+
+
+@given(patterns, st.lists(st.sampled_from(["a", "b", "{x}", "{+y}"]), max_size=4))
+def test_a_template_is_all_that_it_can_become(pattern: str, parts: list[str]):
+    names = template("".join(parts))
+    assert names is not None
+    fit = [TEXTS if part.startswith("{") else [part] for part in parts]
+    become = {"".join(text) for text in itertools.islice(itertools.product(*(f[:40] for f in fit)), 2_000)}
+    one = glob(pattern)
+    assert meets(one, names) or not any(map(one.matches, become))
+    assert not covers(one, names) or all(map(one.matches, become))
+    assert covers(glob("*"), names)
+    assert covers(one, names) <= meets(one, names)
+
+
+def test_a_template_that_is_too_long_is_not_compared():
+    assert template("a" * TEMPLATE_MAX) is not None
+    assert template("a" * (TEMPLATE_MAX + 1)) is None
 
 
 def test_a_pattern_that_wants_much_looking_back_takes_no_time():
