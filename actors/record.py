@@ -250,6 +250,10 @@ class OwnedRecord:
                 self.lost = reason
             case "save", _:
                 self._written()
+            case "touch", _:
+                pass  # it is as it was
+            case _:
+                raise AssertionError(f"{message.step} never comes to {message.outcome}")
 
     # Writing
 

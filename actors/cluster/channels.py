@@ -271,9 +271,11 @@ class Channels:
     def take(self, letter: Letter) -> None:
         """A letter about a channel, from another replica."""
         to, mid = letter.reply
-        match letter.body:
-            case lt.Said(id, body):
-                status, cluster = self._put(id, body, letter.rights), self._services.cluster
+        body = letter.body
+        assert isinstance(body, lt.OfChannel)
+        match body:
+            case lt.Said(id, message):
+                status, cluster = self._put(id, message, letter.rights), self._services.cluster
                 answer = Letter("", (cluster.incarnation, mid), lt.Heard(status), letter.principal, "")
                 cluster.post(to, lt.encode(answer), lambda outcome: None)
             case lt.Heard(status):

@@ -745,3 +745,5 @@ def close(outcome: Any) -> None:
             outcome.close(0)
         case Follower():
             outcome.close()
+        case _:
+            pass  # an answer, or a refusal

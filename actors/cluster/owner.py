@@ -527,3 +527,5 @@ def _close(outcome: Any) -> None:
             source.close()
         case Follower():
             outcome.close()
+        case _:
+            pass  # an answer, or a refusal

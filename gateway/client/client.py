@@ -356,6 +356,8 @@ class Client:
                 self._nursery.start_soon(self._renew_soon, self._session)
             case SessionLost(id=int(id)):
                 self._settle(id, SessionForgottenError())
+            case SessionLost():
+                pass  # no request of ours has such an id
             case FrameReceived():
                 self._read(received.frame, received.status)
             case bytes():
@@ -388,6 +390,8 @@ class Client:
                     self._reply(event.outgoing)
                 case talk.Notified():
                     self._told(event, size)
+                case talk.Progressed() | talk.Withdrawn():
+                    pass  # nobody waits for that one any more
 
     def _settle(self, id: RequestId, outcome: Raw | ClientError) -> None:
         call = self._calls.get(id) if isinstance(id, int) else None

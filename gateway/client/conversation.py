@@ -213,7 +213,8 @@ class Conversation:
                 return [self._asked(message)]
             case Notification():
                 return self._told(message)
-        return []
+            case _:
+                return []
 
     def _asked(self, request: Request) -> Event:
         if request.method == "ping":

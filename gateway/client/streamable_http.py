@@ -106,6 +106,8 @@ class HttpTransport:
                 status = await self._deliver(message)
                 if status >= 400 and isinstance(said, Result):
                     await self._deliver(http_rules.instead(said, status))
+            case _:
+                pass  # a modern client answers by another request, and tells nothing
 
     async def close(self) -> None:
         if self._closed:

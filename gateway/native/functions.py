@@ -147,6 +147,8 @@ def _check(function: Function, parameter: inspect.Parameter) -> None:
         case parameter.VAR_POSITIONAL | parameter.VAR_KEYWORD:
             stars = "*args" if parameter.kind is parameter.VAR_POSITIONAL else "**kwargs"
             raise TypeError(f"{what} {stars}, and each argument needs a name of its own")
+        case _:
+            pass
     if parameter.name == "self" and parameter.annotation is parameter.empty:
         raise TypeError(f"{what} of a class: give the method of an object, `server.tool(object.method)`")
 

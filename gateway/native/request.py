@@ -218,7 +218,8 @@ def _placed(part: Content, uri: str) -> Content:
             return Text(text)
         case Embedded("", data, mime_type):
             return Embedded(uri, data, mime_type)
-    return part
+        case _:
+            return part
 
 
 def part_of(part: Content | str, uri: str, mime_type: str | None) -> dict[str, Any]:

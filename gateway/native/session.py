@@ -213,6 +213,8 @@ class Session:
                 with suppress(codec.Malformed):
                     if (id := payload.cancelled_id(notification.params)) is not None:
                         self.cancel(id)
+            case _:
+                pass
 
     # Requests -------------------------------------------------------------------------------------------------
 

@@ -133,7 +133,8 @@ def _due(upstream: Upstream, event: mv.TimerDue) -> Step:
             return listens.faded(upstream, id)
         case ("listen", int(number)):
             return listens.due(upstream, number)
-    return upstream, []
+        case _:
+            return upstream, []  # the probe is over
 
 
 # Notifications -----------------------------------------------------------------------------------------------

@@ -165,10 +165,12 @@ class Lease:
         keys = (alive_key(name), owned_key(name), inbox_key(name), seen_key(name))
         args = (ms(machine.TTL), self._info, ms(OWNED_TTL), ms(INBOX_TTL), int(take))
         [reply] = self._replies(("EVALSHA", SHA["beat"], len(keys), *keys, *args))
-        event: LeaseEvent = machine.Lapsed(boottime())
+        event: LeaseEvent
         match reply:
             case [b"OK", int(now)]:
                 self.ahead, event = now / 1000 - boottime(), machine.Beaten(sent, boottime())
+            case _:
+                event = machine.Lapsed(boottime())
         if take:
             self._replies(("EVALSHA", SHA["register"], 1, REPLICAS, name))
         self._step(event)
