@@ -91,7 +91,8 @@ class Gate:
     async def post(self, post: Post) -> Reply:
         """A POST: one message or a batch."""
         reply = await self._post(post)
-        self._count(reply)
+        if isinstance(reply, Answer) and reply.reason:
+            self._count(reply.reason)
         return reply
 
     async def _post(self, post: Post) -> Reply:
@@ -226,7 +227,8 @@ class Gate:
         is done once more: whether it ended for good is found out by coming back."""
         reply = await self._get(get) or await self._get(get, again=True)
         reply = reply or Answer.refusing(errors.overloaded("the session is being restored"))
-        self._count(reply)
+        if isinstance(reply, Answer) and reply.reason:
+            self._count(reply.reason)
         return reply
 
     async def _get(self, get: Get, *, again: bool = False) -> Reply | None:
@@ -283,7 +285,8 @@ class Gate:
         """A DELETE: the end of a session. What an actor had not taken when it ended is offered to its next life, for
         the session may go on there."""
         answer = await self._delete(delete)
-        self._count(answer)
+        if answer.reason:
+            self._count(answer.reason)
         return answer
 
     async def _delete(self, delete: Delete) -> Answer:
@@ -308,10 +311,9 @@ class Gate:
         """As in the port."""
         self._modern.client_gone(affinity)
 
-    def _count(self, reply: Reply) -> None:
-        """A refusal of ours. What is refused before the door is asked, is counted where that is done."""
-        if isinstance(reply, Answer) and reply.reason:
-            self._services.telemetry.count("stagedoor_messages_rejected_total", (reply.reason,))
+    def _count(self, reason: str) -> None:
+        """Counts a refusal of ours. What is refused before the door is asked is counted where that is done."""
+        self._services.telemetry.count("stagedoor_messages_rejected_total", (reason,))
 
     # Sessions
 
