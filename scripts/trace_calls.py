@@ -205,6 +205,22 @@ FLOWS: dict[str, Flow] = {
 }
 
 
+class Bound(NamedTuple):
+    """What a plain call may cost at most."""
+
+    hops: int
+    calls: int | None = None
+
+
+BOUNDS: dict[str, Bound] = {
+    "legacy → legacy, transparent": Bound(75, 220),
+    "legacy → legacy, aggregate": Bound(75, 220),
+    "modern → legacy, aggregate": Bound(125),
+}
+THERE_AND_BACK = 4
+"""By no pair of files more often, in a plain call."""
+
+
 async def _traced(flow: Flow) -> Trace:
     make = ModernBackend if flow.server == "modern" else Backend
     backend = make("alpha", tools=("echo", "ask"), held={"ask"}, kind="http")

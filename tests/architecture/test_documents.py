@@ -51,6 +51,11 @@ def test_the_way_of_every_flow_can_be_traced_and_has_a_row_in_the_document() -> 
     assert all(0 < way.runtime < len(way.calls) for way in ways.values())
     name = next(iter(ways))
     assert trace_calls.trace(name).calls == ways[name].calls, "the same code has another trace"
+    for name, bound in trace_calls.BOUNDS.items():
+        assert ways[name].hops <= bound.hops, name
+        assert bound.calls is None or len(ways[name].calls) <= bound.calls, name
+    plain = [ways[name] for name, flow in trace_calls.FLOWS.items() if flow.play is trace_calls.plain]
+    assert all(max(way.there_and_back.values()) <= trace_calls.THERE_AND_BACK for way in plain)
 
 
 def test_what_is_declared_emitted_and_documented_are_the_same_metrics() -> None:
