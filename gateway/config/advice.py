@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from actors.protocol.table import Confinement, HttpTarget, StdioTarget, Target
+from gateway.config.foreign import SECTIONS, usable
 from gateway.config.loading import Loaded
 from gateway.config.problems import Path, Problem
 from gateway.config.settings import CREDENTIAL
@@ -175,7 +176,10 @@ def _in_memory(loaded: Loaded) -> Iterator[Problem]:
 
 
 def _place(loaded: Loaded, server: str) -> Path:
-    return ("mcpServers" if server in (loaded.document.data.get("mcpServers") or {}) else "servers", server)
+    """Where the server stands that is served under this name."""
+    named = [(section, name) for section in SECTIONS for name in loaded.document.data.get(section) or ()]
+    exactly = [place for place in named if place[1] == server]
+    return (*exactly, *(place for place in named if usable(place[1]) == server), (SECTIONS[0], server))[0]
 
 
 def _child(target: StdioTarget, path: Path) -> Iterator[Problem]:

@@ -33,6 +33,7 @@ from actors.protocol.table import (
 from gateway.config.addresses import parse_address, parse_listen
 from gateway.config.browsers import browser_of
 from gateway.config.changes import flat
+from gateway.config.foreign import SEGMENT, usable
 from gateway.config.issuers import issuer_of, public_url, senseless
 from gateway.config.models import SSE_TYPES, WEB_SOCKET_SCHEMES, WEB_SOCKET_TYPES, File, Server, ServerAuth
 from gateway.config.natives import made
@@ -49,7 +50,6 @@ if TYPE_CHECKING:
 
 LOCK = "stagedoor.lock"
 """The file of pins, where none is named."""
-_SEGMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _OWN_HEADERS = re.compile(
     "accept|accept-encoding|connection|content-length|content-type|expect|host|last-event-id|mcp-protocol-version"
     "|mcp-session-id|sec-websocket-[a-z-]*|te|trailer|transfer-encoding|upgrade",
@@ -508,10 +508,9 @@ class Builder:
         return self.folder / FilePath(text).expanduser()
 
     def _fits_a_path(self, name: str, path: Path) -> bool:
-        if _SEGMENT.fullmatch(name):
+        if SEGMENT.fullmatch(name):
             return True
-        usable = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-._")[:64]
-        hint = f', such as "{usable}"' if usable else ""
+        hint = f', such as "{found}"' if (found := usable(name)) is not None else ""
         self._add(path, f"a name is a part of a URL: up to 64 letters, digits and -._, a letter or digit first{hint}")
         return False
 

@@ -3,10 +3,14 @@
 Claude Desktop, Claude Code, Cursor, VS Code, Windsurf and Gemini CLI share one shape for their servers, and each has
 keys of its own. Those with an equivalent here work; the others are told in a note, and left alone. The keys are those
 of the programs' documentation of November 2026.
+
+They also let people name servers as they like (`Framelink MCP for Figma`), and VS Code's gallery does so with slashes
+(`microsoft/playwright-mcp`). Here a name is a part of a URL, so such a server is served under one that is.
 """
 
 import re
-from collections.abc import Mapping
+import unicodedata
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path as FilePath
 from typing import Any
@@ -62,6 +66,9 @@ OWN_OF_FILE: Mapping[str, str] = {
 MILLISECONDS_OVER = 3600
 """A `timeout` of more is in milliseconds, as Claude Code and Gemini CLI mean it: no request takes so many seconds."""
 
+SEGMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+"""A name that can be a part of a URL."""
+
 _ENV_LINE = re.compile(r"(?:export\s+)?([A-Za-z_][A-Za-z0-9_.]*)\s*=\s*(.*)")
 _FOLDERS = frozenset({".vscode", ".cursor", ".gemini", ".windsurf", ".codeium", ".claude", ".roo"})
 """Where these programs keep their file, inside the folder that they call the workspace."""
@@ -70,6 +77,14 @@ _FOLDERS = frozenset({".vscode", ".cursor", ".gemini", ".windsurf", ".codeium", 
 def workspace(folder: FilePath) -> FilePath:
     """What `${workspaceFolder}` stands for in a file of this folder."""
     return folder.parent if folder.name in _FOLDERS else folder
+
+
+def usable(name: str) -> str | None:
+    """This name as a part of a URL: without accents, and with `-` for what can't stand there. None if that would leave
+    out letters, or be too long."""
+    plain = "".join(c for c in unicodedata.normalize("NFKD", name) if not unicodedata.combining(c))
+    found = re.sub(r"[^A-Za-z0-9._-]+", "-", plain).strip("-._")
+    return found if SEGMENT.fullmatch(found) and not any(c.isalnum() and not c.isascii() for c in plain) else None
 
 
 @dataclass(slots=True)
@@ -130,8 +145,27 @@ def adapt(data: Mapping[str, Any], folder: FilePath) -> Adapted:
             for name, server in adapted.data[section].items():
                 if isinstance(server, dict) and (name in excluded or (allowed is not None and name not in allowed)):
                     server["disabled"] = True
+    taken = {name for section in SECTIONS for name in _names(adapted.data.get(section))}
+    for section in SECTIONS:
+        if isinstance(servers := adapted.data.get(section), dict):
+            adapted.data[section] = {_served(name, section, taken, adapted): of for name, of in servers.items()}
     adapted.notes += own.notes()
     return adapted
+
+
+def _names(servers: Any) -> Collection[str]:
+    return servers if isinstance(servers, dict) else ()
+
+
+def _served(name: str, section: str, taken: set[str], adapted: Adapted) -> str:
+    """The name under which a server is served: its own, unless another one is needed and can be had."""
+    found = name if SEGMENT.fullmatch(name) else usable(name)
+    if found is None or found == name or found in taken:
+        return name
+    taken.add(found)
+    adapted.places[section, found] = (section, name)
+    adapted.notes.append(Problem(f'is served as "{found}": its name is a part of a URL', (section, name)))
+    return found
 
 
 def _filter(mcp: Any) -> tuple[frozenset[str] | None, frozenset[str]]:

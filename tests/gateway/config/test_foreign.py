@@ -1,5 +1,6 @@
 """Configurations of other programs, in the shapes that they have there, are taken as they are."""
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -74,6 +75,37 @@ def test_vs_code(loaded: Callable[..., Loaded], tmp_path: Path) -> None:
     assert list(found.settings.table.backends) == ["playwright", "mine", "github"]
 
 
+@pytest.mark.parametrize(
+    ("name", "served"),
+    [
+        ("Framelink MCP for Figma", "Framelink-MCP-for-Figma"),
+        ("microsoft/playwright-mcp", "microsoft-playwright-mcp"),
+        ("@upstash/context7-mcp", "upstash-context7-mcp"),
+        ("Müller & Söhne", "Muller-Sohne"),
+        ("-a", "a"),
+        ("a?b", "a-b"),
+    ],
+)
+@pytest.mark.parametrize("section", ["mcpServers", "servers"])
+def test_a_server_whose_name_does_not_fit_a_url_is_served_under_one_that_does(
+    write: Callable[..., Path], section: str, name: str, served: str
+) -> None:
+    servers = {"first": {"command": "sh"}, name: {"command": "no-such-command"}, "last": {"command": "sh"}}
+    found = load(write(json.dumps({section: servers}, indent=1)), {})
+    assert list(found.settings.table.backends) == ["first", served, "last"]
+    [note] = found.notes
+    assert (note.field, note.line) == (f"{section}.{name}", 6)
+    assert note.message == f'is served as "{served}": its name is a part of a URL'
+    [missing] = advice(found)
+    assert missing.field == f"{section}.{name}.command"
+    assert missing.line is not None
+
+
+def test_what_is_wrong_with_such_a_server_is_told_at_its_own_place(problem: Callable[..., Problem]) -> None:
+    found = problem(json.dumps({"servers": {"a/b": {"command": "x", "timeout": "soon"}}}, indent=1))
+    assert (found.field, found.line) == ("servers.a/b.timeout", 5)
+
+
 def test_windsurf(loaded: Callable[..., Loaded]) -> None:
     found = loaded("windsurf.mcp_config.json")
     [figma] = found.settings.table.backends.values()
@@ -118,7 +150,7 @@ def test_all_problems_of_a_file_are_told_at_once(problems: Callable[..., tuple[P
             "a": {"comand": "x", "timeout": "soon"},
             "b": {"command": "x", "url": "http://h/mcp", "headers": {"Host": "h"}},
             "c": {"url": "http://h/mcp", "headers": {"Host": "h"}, "env": {"A": "${UNSET}"}},
-            "d e": {"command": "x", "envFile": "gone.env"},
+            "文件": {"command": "x", "envFile": "gone.env"},
             "f": {"type": "ws", "url": "http://h/ws"}
         }, "gateway": {"listen": "8080", "groups": {"g": ["nobody", "a"]}, "limits": {"sessionz": 1}}}"""
     )
@@ -127,7 +159,7 @@ def test_all_problems_of_a_file_are_told_at_once(problems: Callable[..., tuple[P
         *("mcpServers.a.comand", "mcpServers.a.timeout"),
         *("mcpServers.b.headers", "mcpServers.b.url"),
         *("mcpServers.c.env", "mcpServers.c.env.A", "mcpServers.c.headers.Host"),
-        *("mcpServers.d e", "mcpServers.d e.envFile", "mcpServers.f.url"),
+        *("mcpServers.f.url", "mcpServers.文件", "mcpServers.文件.envFile"),
     ]
 
 

@@ -560,9 +560,24 @@ def test_tls_files_must_hold_what_they_are_named_for(
     assert (found.field, found.message) == (f"gateway.tls.{field}", said)
 
 
-@pytest.mark.parametrize("name", ["", "my server", "a/b", ".", "..", "ü", "a" * 65, "a?b", "-a"])
+@pytest.mark.parametrize("name", ["", ".", "..", "文件", "my файлы", "a" * 65])
 def test_a_name_that_does_not_fit_a_url_is_refused(problem: Callable[..., Problem], name: str) -> None:
     assert "a name is a part of a URL" in problem(json.dumps({"mcpServers": {name: {"command": "x"}}})).message
+
+
+@pytest.mark.parametrize(
+    "names",
+    [{"mcpServers": ["my server", "my-server"]}, {"mcpServers": ["my/server"], "servers": ["my server"]}],
+    ids=["as another one is called", "by both"],
+)
+def test_of_servers_that_would_be_served_under_one_name_one_is_refused(
+    problem: Callable[..., Problem], names: dict[str, list[str]]
+) -> None:
+    servers = {section: {name: {"command": "x"} for name in of} for section, of in names.items()}
+    found = problem(json.dumps(servers, indent=1))
+    assert "a name is a part of a URL" in found.message
+    assert found.field.endswith(".my server")
+    assert found.line is not None
 
 
 @pytest.mark.parametrize(
@@ -583,7 +598,7 @@ def test_a_name_that_holds_the_separator_is_refused(
 
 
 def test_a_refused_name_comes_with_a_usable_one(problem: Callable[..., Problem]) -> None:
-    assert problem('{"mcpServers": {"my server": {"command": "x"}}}').message.endswith('such as "my-server"')
+    assert problem('{"gateway": {"groups": {"my group": []}}}').message.endswith('such as "my-group"')
 
 
 def test_a_group_cannot_have_the_name_of_a_server(problem: Callable[..., Problem]) -> None:
