@@ -125,6 +125,37 @@ async def test_a_redis_that_was_restarted_replays_at_the_first_question(start_se
         assert len(await data_of(store, key)) == 1
 
 
+async def test_a_redis_that_dies_is_missed_while_there_is_nothing_to_write_and_told_once(start_server, opened):
+    server, log = start_server(), Lines()
+
+    def told() -> list[str]:
+        return [event for event, _ in log.events if event in ("store_away", "store_back")]
+
+    async with opened(server.url, log=log) as store:
+        server.kill()
+        await eventually(lambda: store.state == "away")
+        await eventually(lambda: told() == ["store_away"])
+        server.start()
+        await eventually(lambda: told() == ["store_away", "store_back"])
+        assert store.state == "ok"
+    [away, back] = [values for event, values in log.events if event in ("store_away", "store_back")]
+    assert "refused" in away["error"]
+    assert back["seconds"] >= writer.TELL_AFTER
+
+
+async def test_a_connection_that_is_made_anew_is_told_to_nobody(server, opened, session, client):
+    log = Lines()
+    async with opened(server.url, log=log) as store:
+        key, grant = await session(store)
+        done = Outcomes()
+        for seq in (2, 3):
+            client.client_kill_filter(_type="normal", skipme=True)
+            store.append(key, grant, "p1", seq, [b"%d" % seq], done)
+            await done.wait(seq - 1)
+        assert await done.wait(2) == [None, None]
+    assert "store_away" not in [event for event, _ in log.events]
+
+
 async def test_an_append_is_away_when_redis_has_been_away_for_the_hold(start_server, opened, session, ask):
     server = start_server()
     async with opened(server.url, hold=0.3) as store:

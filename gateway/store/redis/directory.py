@@ -42,12 +42,13 @@ _AWAY = Failed(Refused.AWAY, "the directory can't be asked")
 
 class Directory:
     """`beats` is the link of the lease. `post` runs a function on the loop's thread. There `on_down` is told of an
-    incarnation that was found dead, `on_renamed` and `on_certain` of this replica's own lease, `on_loss` of a Redis
-    that may have lost something."""
+    incarnation that was found dead, `on_renamed`, `on_doubt` and `on_certain` of this replica's own lease, `on_loss` of
+    a Redis that may have lost something."""
 
     def __init__(self, link: Link, beats: Link, post: Post, info: Mapping[str, Any]) -> None:
         self.on_down: Callable[[Incarnation], object] = lambda _: None
         self.on_renamed: Callable[[Incarnation, Incarnation], object] = lambda former, now: None
+        self.on_doubt: Callable[[], object] = lambda: None
         self.on_certain: Callable[[], object] = lambda: None
         self.on_loss: Callable[[], object] = lambda: None
         self.lease = Lease(beats, json.dumps(info).encode(), self)
@@ -111,6 +112,10 @@ class Directory:
     def renamed(self, former: str, now: str) -> None:
         """See `LeaseListener`."""
         self._post(lambda: self.on_renamed(former, now))
+
+    def doubted(self) -> None:
+        """See `LeaseListener`."""
+        self._post(self.on_doubt)
 
     def certain(self) -> None:
         """See `LeaseListener`."""

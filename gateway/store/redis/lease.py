@@ -31,6 +31,9 @@ class LeaseListener(Protocol):
     def renamed(self, former: str, now: str) -> None:
         """This process goes on as a fresh incarnation, which has a lease."""
 
+    def doubted(self) -> None:
+        """Redis was not heard of for a while."""
+
     def certain(self) -> None:
         """A doubt is over."""
 
@@ -153,7 +156,7 @@ class Lease:
                     if not self._replies(("EXISTS", owned_key(self.incarnation)))[0]:
                         self._replies(("ZREM", REPLICAS, self.incarnation))
                 case machine.Doubt():
-                    pass
+                    self._listener.doubted()
                 case _:
                     assert_never(effect)
 

@@ -95,6 +95,7 @@ class RedisStore:
         self.term = 0
         """See `Cluster`."""
         directory.on_renamed = self._renamed
+        directory.on_doubt = writer.doubt
         directory.on_certain = self._certain
         directory.on_loss = self._lost
         directory.on_down = self._found_down
@@ -375,6 +376,12 @@ async def open_redis_store(
         known = await trio.to_thread.run_sync(read_lists, link, abandon_on_cancel=True)
         shards = await trio.to_thread.run_sync(_shards, target, link, abandon_on_cancel=True)
 
+        def tell_state(state: State, why: str, seconds: float) -> None:
+            if state == "ok":
+                log.info("store_back", store=target.shown, seconds=round(seconds, 1))
+            else:
+                log.error("store_away", store=target.shown, state=state, error=why)
+
         def writer(probe: str, room: int) -> Writer:
             return Writer(
                 open_loop_link(target),
@@ -382,6 +389,7 @@ async def open_redis_store(
                 queue_bytes=room,
                 on_batch=on_batch,
                 on_error=lambda text: log.error("store_error", store=target.shown, error=text),
+                on_state=tell_state,
                 probe=probe,
             )
 

@@ -34,6 +34,9 @@ BACKOFF_FIRST, BACKOFF_LAST = 0.02, 0.5
 FULL_PAUSE = 0.1
 """Seconds between two attempts of what Redis refuses for want of memory, unless more comes in."""
 
+TELL_AFTER = 1.0
+"""Seconds of trouble that somebody is told of; a connection that is made anew is none."""
+
 MOVING_PAUSE = 0.05
 """Seconds between two attempts of what is in no place yet, since its slot is on the way to another primary."""
 
@@ -50,6 +53,7 @@ class Writer:
 
     `probe` is a key by which it asks whether Redis is back. `on_batch(operations, seconds)` is told of each batch, and
     `on_error(text)` of error replies that nobody expects (such as a missing right), at most once a second.
+    `on_state(state, why, seconds)` is told of trouble that lasts, and of its end (`ok`), with how long it has lasted.
     """
 
     def __init__(
@@ -60,6 +64,7 @@ class Writer:
         queue_bytes: int,
         on_batch: Callable[[int, float], None],
         on_error: Callable[[str], None],
+        on_state: Callable[[State, str, float], object] = lambda state, why, seconds: None,
         probe: str = "sd:probe",
     ) -> None:
         self._link = link
@@ -68,12 +73,17 @@ class Writer:
         self._capacity = queue_bytes
         self._on_batch = on_batch
         self._on_error = on_error
+        self._on_state = on_state
         self._told_error = -1.0
         self._queue: list[Operation] = []
         self._news = trio.lowlevel.ParkingLot()
         """Where the task waits for operations, or to be closed."""
         self._closing: float | None = None
         self._troubled_since: float | None = None
+        self._told = False
+        """Of the trouble that there is."""
+        self._doubted = False
+        """Somebody has not heard of Redis: it is asked, though there is nothing to write."""
         self._backoff = BACKOFF_FIRST
         self._lacked = False
         """In the last round something was not where it was sent, and all was made ready since."""
@@ -117,6 +127,11 @@ class Writer:
     def _unavailable(self) -> Failed:
         return Failed(Refused.STORE_FULL if self.state == "full" else Refused.AWAY, self._why)
 
+    def doubt(self) -> None:
+        """Redis may be away: it is asked, so that this is known before the first operation has to wait for it."""
+        self._doubted = True
+        self._news.unpark_all()
+
     def close(self, within: float) -> None:
         """Takes nothing more; what is queued is written if that works within so many seconds."""
         if self._closing is None:
@@ -146,11 +161,12 @@ class Writer:
         while self._closing is None:
             if self._take(pending) and self.state == "full":
                 until = 0.0
-            idle = not pending and self.state == "ok"
+            idle = not pending and self.state == "ok" and not self._doubted
             left = until - time.monotonic()
             if idle:
                 await self._news.park()
             elif left <= 0:
+                self._doubted = False
                 return True
             else:
                 with trio.move_on_after(left):
@@ -237,6 +253,9 @@ class Writer:
         if hard := [reason for reason in worst if not lacks_function(reason)]:
             self._trouble(_state(hard[0]) or "away", str(hard[0]))
             return FULL_PAUSE
+        if self._told and self._troubled_since is not None:
+            self._told = False
+            self._on_state("ok", "", time.monotonic() - self._troubled_since)
         self.state, self._troubled_since, self._backoff = "ok", None, BACKOFF_FIRST
         return MOVING_PAUSE if lacking and lacked else 0.0
 
@@ -249,8 +268,12 @@ class Writer:
 
     def _trouble(self, state: State, why: str) -> None:
         self.state, self._why = state, why
+        now = time.monotonic()
         if self._troubled_since is None:
-            self._troubled_since = time.monotonic()
+            self._troubled_since = now
+        elif not self._told and now - self._troubled_since >= TELL_AFTER:
+            self._told = True
+            self._on_state(state, why, now - self._troubled_since)
 
     def _expire(self, pending: list[Operation]) -> None:
         """Fails what has waited long enough, or was tried and may be tried only once."""

@@ -86,6 +86,11 @@ class Writers:
         """Bytes that wait or are under way."""
         return sum(writer.queued for writer in self.all)
 
+    def doubt(self) -> None:
+        """See `Writer`."""
+        for writer in self.all:
+            writer.doubt()
+
     def close(self, within: float) -> None:
         """See `Writer`."""
         for writer in self.all:
