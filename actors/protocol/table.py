@@ -275,7 +275,7 @@ class Limits:
     stderr_lines: int = 10
     """Last lines of a server's standard error in the error when it can't be started, and for operators; 0: none."""
     child_processes: int = 200
-    """Child processes in all; a further one waits `process_wait`."""
+    """Child processes in all, of which one principal leaves an eighth to others; a further one waits `process_wait`."""
     process_wait: float = 10.0
     """Then the call gets -32603 with `reason: "backend_full"`."""
     replay_ttl: float = 300.0

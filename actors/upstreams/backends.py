@@ -9,7 +9,7 @@ them may hold a process.
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias, assert_never
+from typing import Any, Final, NamedTuple, TypeAlias, assert_never
 
 import msgspec
 from msgspec import Struct
@@ -115,6 +115,17 @@ STATES = {
 """What people are told of an upstream connection's phase."""
 
 
+LEFT: Final = 8
+"""One of so many places for child processes is left to others by whoever has all the rest."""
+
+
+class _Wanted(NamedTuple):
+    """A place for a process of this backend. `principal`: whose it is, if it is somebody's alone."""
+
+    backend: str
+    principal: str
+
+
 class Backends(Actor):
     """Grants connect permits: one breaker and status per backend, and a bound on child processes. Permanent. `status`
     outlives a crash, for it is nothing but values; `upstreams` gives those that live."""
@@ -129,9 +140,9 @@ class Backends(Actor):
         """By backend and account: those with which something is wrong."""
         self._tries: dict[Ref, str] = {}
         """Upstream connections that try such an account."""
-        self._places: dict[Ref, str] = {}
+        self._places: dict[Ref, _Wanted] = {}
         """The upstream connections that hold a place for a child process."""
-        self._waiting: dict[Ref, str] = {}
+        self._waiting: dict[Ref, _Wanted] = {}
         """Those that wait for one, in order."""
         self._upstreams: dict[Ref, tuple[str, str]] = {}
         self._in_state: Counter[tuple[str, str]] = Counter()
@@ -150,8 +161,8 @@ class Backends(Actor):
 
     def receive(self, message: Message) -> None:
         match message:
-            case RequestPermit(upstream, backend, account):
-                self._ask(upstream, backend, account)
+            case RequestPermit(upstream, backend, account, principal):
+                self._ask(upstream, _Wanted(backend, principal), account)
             case Connected(backend, server_info, account):
                 self._connected(backend, server_info, account)
             case Failure():
@@ -288,7 +299,8 @@ class Backends(Actor):
 
     # Permits
 
-    def _ask(self, upstream: Ref, backend: str, account: str) -> None:
+    def _ask(self, upstream: Ref, wanted: "_Wanted", account: str) -> None:
+        backend = wanted.backend
         own = self._accounts.get((backend, account)) if account else None
         if own is not None:
             own.breaker, allowed = br.attempt(own.breaker, self.ctx.now(), upstream)
@@ -305,10 +317,10 @@ class Backends(Actor):
         spec = self._services.table.value.backends.get(backend)
         if spec is None or not isinstance(spec.target, StdioTarget) or upstream in self._places:
             upstream.reply(Granted())
-        elif self._has_place_at(backend):
-            self._give_place(upstream, backend)
+        elif self._has_place_for(wanted):
+            self._give_place(upstream, wanted)
         else:
-            self._waiting[upstream] = backend
+            self._waiting[upstream] = wanted
             for holder in self._places:
                 holder.reply(Spare())
             self.ctx.monitor(upstream)
@@ -318,53 +330,61 @@ class Backends(Actor):
     def _has_place(self) -> bool:
         return len(self._places) + len(self._uncounted) < self._services.limits.child_processes
 
-    def _has_place_at(self, backend: str) -> bool:
-        """Among all, and among those of this backend, if it has a bound of its own."""
-        spec = self._services.table.value.backends.get(backend)
+    def _has_place_for(self, wanted: "_Wanted") -> bool:
+        """Among all, among those of this backend, if it has a bound of its own, and among those that one principal may
+        have: however many sessions he has, he leaves some to others."""
+        spec = self._services.table.value.backends.get(wanted.backend)
+        if not self._has_place:
+            return False
+        held, places = self._places.values(), self._services.limits.child_processes
         most = spec.most if spec is not None else 0
-        return self._has_place and (not most or sum(name == backend for name in self._places.values()) < most)
+        if most and sum(one.backend == wanted.backend for one in held) >= most:
+            return False
+        whose = wanted.principal
+        return not whose or sum(one.principal == whose for one in held) < places - places // LEFT
 
-    def _give_place(self, upstream: Ref, backend: str) -> None:
-        self._places[upstream] = backend
+    def _give_place(self, upstream: Ref, wanted: "_Wanted") -> None:
+        self._places[upstream] = wanted
         self.ctx.monitor(upstream)
-        self._count_places(backend)
+        self._count_places(wanted.backend)
         upstream.reply(Granted())
 
     def _returned(self, upstream: Ref) -> None:
-        backend = self._places.pop(upstream, None)
-        if backend is not None:
-            self._count_places(backend)
+        held = self._places.pop(upstream, None)
+        if held is not None:
+            self._count_places(held.backend)
         self._let_in()
 
     def _let_in(self) -> None:
-        for waiting, backend in list(self._waiting.items()) if self._has_place else ():
-            if self._has_place_at(backend):
+        for waiting, wanted in list(self._waiting.items()) if self._has_place else ():
+            if self._has_place_for(wanted):
                 self.ctx.cancel_timer(waiting)
                 del self._waiting[waiting]
-                self._give_place(waiting, backend)
+                self._give_place(waiting, wanted)
 
     def _counted(self, present: Present) -> None:
         """An upstream connection that was there before us; what it asked may have been lost with the one it asked."""
         upstream, backend = present.upstream, present.backend
+        wanted = _Wanted(backend, present.principal)
         self._uncounted.discard(upstream)
         self._moved(upstream, (backend, STATES[present.phase]))
         if present.holds and upstream not in self._places:
-            self._places[upstream] = backend
+            self._places[upstream] = wanted
             self._count_places(backend)
         if present.asks and upstream not in self._waiting:
-            self._ask(upstream, backend, present.account)
+            self._ask(upstream, wanted, present.account)
         self._let_in()
 
     def _wait_over(self, upstream: Ref) -> None:
-        backend = self._waiting.pop(upstream, None)
-        if backend is not None:
+        wanted = self._waiting.pop(upstream, None)
+        if wanted is not None:
             error = errors.internal(
-                "too many server processes are running", reason="backend_full", executed="no", backend=backend
+                "too many server processes are running", reason="backend_full", executed="no", backend=wanted.backend
             )
             upstream.reply(Denied(error.raw))
 
     def _count_places(self, backend: str) -> None:
-        held = sum(1 for holder in self._places.values() if holder == backend)
+        held = sum(1 for holder in self._places.values() if holder.backend == backend)
         self._services.telemetry.gauge("stagedoor_child_processes", float(held), (backend,))
 
 

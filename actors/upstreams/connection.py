@@ -242,7 +242,8 @@ class Connection(Actor):
             case Recount():
                 asks = self._phase is Phase.CONNECTING and self._transport is None
                 holds = self._kind == "stdio" and self._tasks > 0
-                self._backends.reply(Present(self._me, self._backend, self._phase, holds, asks, self._account))
+                whose = self._account, self.principal or ""
+                self._backends.reply(Present(self._me, self._backend, self._phase, holds, asks, *whose))
             case Spare():
                 if not self._subscribers.members:
                     self._shut()
@@ -534,7 +535,7 @@ class Connection(Actor):
 
     def _request_permit(self, effect: ev.Connect) -> None:
         """Granted or Denied follows, also if the server request is lost with whom it was asked."""
-        self._backends.reply(RequestPermit(self._me, self._backend, self._account))
+        self._backends.reply(RequestPermit(self._me, self._backend, self._account, self.principal or ""))
 
     def _observe(self, key: tuple[Ref, int], call: Call) -> Raw:
         """A call begins, within the work that its params name; the params that name the call itself."""

@@ -186,11 +186,13 @@ class UpstreamPlaced(Struct, frozen=True):
 
 
 class RequestPermit(Struct, frozen=True):
-    """May this upstream connection connect? `account`: whose account it uses, if it uses one."""
+    """May this upstream connection connect? `account`: whose account it uses, if it uses one; `principal`: whose it
+    is, if it is somebody's alone."""
 
     upstream: Ref
     backend: str
     account: str = ""
+    principal: str = ""
 
 
 class Granted(Struct, frozen=True):
@@ -257,6 +259,7 @@ class Present(Struct, frozen=True):
     holds: bool
     asks: bool
     account: str = ""
+    principal: str = ""
 
 
 ToUpstream: TypeAlias = (

@@ -3,7 +3,8 @@
 import pytest
 import trio
 
-from tests.support.door_client import RpcError
+from actors.ports import Principal
+from tests.support.door_client import Pending, RpcError
 from tests.support.harness import Gateway, open_gateway
 from tests.support.mcp_backend import Backend
 
@@ -259,6 +260,30 @@ async def test_beyond_the_bound_on_processes_a_call_waits_and_then_fails(autojum
         await trio.sleep(5)
         await clients[0].delete()
         assert (await waiting.result())["content"][0]["text"] == "alpha: echo"
+
+
+@pytest.mark.parametrize("endpoint", ["", "alpha"])
+async def test_one_who_has_many_sessions_leaves_processes_to_others(endpoint: str, autojump_clock):
+    alpha = Backend("alpha")
+    async with open_gateway(alpha, child_processes=16) as gateway:
+
+        async def call(principal: Principal) -> Pending:
+            client = gateway.client(endpoint, principal)
+            await client.initialize()
+            return client.begin("tools/call", {"name": "echo" if endpoint else "alpha__echo"})
+
+        ann, bob = Principal("ann"), Principal("bob")
+        for _ in range(14 if endpoint else 13):  # one more is for his lists
+            assert "content" in await (await call(ann)).result()
+        further = gateway.client(endpoint, ann)
+        if endpoint:
+            params = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
+            waiting = further.begin("initialize", params)
+        else:
+            await further.initialize()
+            waiting = further.begin("tools/call", {"name": "alpha__echo"})
+        assert "content" in await (await call(bob)).result()
+        assert (await waiting.error()).data["reason"] == "backend_full"
 
 
 async def test_a_place_is_kept_for_who_restarts_its_own_process(autojump_clock):
