@@ -59,7 +59,6 @@ def test_tests_look_through_public_faces() -> None:
 
 FOR_OTHERS = {
     "CLUSTER_RIGHTS",  # what the page on Redis asks for, which a test gives to a real one
-    "ScriptedConnector",  # for tests of whoever owns a transport
 }
 
 

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from trio.testing import MockClock
 
 from actors.cluster.owner import LAST
-from gateway.backends.scripted import ScriptedTransport
 from tests.cluster.test_mail import elsewhere, numbers
 from tests.support.door_client import Client, Pending
 from tests.support.harness import Gateway, open_replicas
 from tests.support.mcp_backend import Backend, Request
 from tests.support.outages import Wire
+from tests.support.scripted import ScriptedTransport
 
 Kind = Literal["json", "streamed", "asking", "lasting"]
 """What the call comes to: one that lasts is resumed at its server."""

@@ -12,8 +12,8 @@ from actors.ports import TransportEvent
 from actors.protocol.codec import dumps, loads
 from actors.protocol.messages import RequestId
 from actors.protocol.table import BackendSpec
-from gateway.backends.scripted import ScriptedTransport, Sent
 from tests.support.mcp_backend import ServerRequested, Upstream
+from tests.support.scripted import ScriptedTransport, Sent
 
 if TYPE_CHECKING:
     from tests.faults.server import Server

@@ -14,9 +14,9 @@ import trio
 
 from actors.ports import TransportEvent
 from actors.protocol.table import BackendSpec
-from gateway.backends.scripted import ScriptedTransport
 from tests.faults.lasting import LastingLink, Memory
 from tests.support.mcp_backend import Backend, Kind, Request, Upstream
+from tests.support.scripted import ScriptedTransport
 
 TICK = 0.2
 """Seconds between two things that a tool does."""

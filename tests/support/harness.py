@@ -55,12 +55,12 @@ from actors.runtime.boundary import unwrapped
 from actors.runtime.dispatcher import Runnable
 from actors.services import Services, TableCell
 from actors.tree import GatewayActors
-from gateway.backends.scripted import ScriptedTransport
 from gateway.sealing import AesSealer
 from gateway.store.buckets import MemoryBuckets
 from gateway.store.memory import MemoryStore
 from tests.support.door_client import Client
 from tests.support.mcp_backend import Backend
+from tests.support.scripted import ScriptedTransport
 
 IDENTITY = b'{"name":"stagedoor","version":"test"}'
 

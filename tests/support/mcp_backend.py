@@ -28,7 +28,7 @@ from actors.protocol.codec import dumps, loads
 from actors.protocol.messages import RequestId
 from actors.protocol.table import BackendSpec, HttpTarget, NativeTarget, SseTarget, StdioTarget, Target, WebSocketTarget
 from actors.protocol.transport import RELATING
-from gateway.backends.scripted import ScriptedTransport, Sent
+from tests.support.scripted import ScriptedTransport, Sent
 
 Message = dict[str, Any]
 WAIT = 3600.0

@@ -6,7 +6,7 @@ import trio.testing
 from actors.ports import FrameAccepted, FrameReceived, TransportClosed
 from actors.protocol.table import BackendSpec, NativeTarget, StdioTarget
 from gateway.backends.connector import StdioConnector, TargetConnector
-from gateway.backends.scripted import ScriptedConnector, answering
+from tests.support.scripted import ScriptedConnector, answering
 
 SPEC = BackendSpec("demo", NativeTarget(None))
 
