@@ -98,6 +98,7 @@ class Authorizing:
             self._wall,
             redirect_uri=f"{base}/connect/callback",
             described=found.discovery.described,
+            issuers=issuers_of(settings),
         )
 
     def accounts(self, settings: Settings, listen: Address, table: Callable[[], Table]) -> Accounts | None:
@@ -201,6 +202,12 @@ async def _served(
 
 def _told(hear: Callable[[str, str], object], place: "AccountKey") -> None:
     hear(place.principal, place.backend)
+
+
+def issuers_of(settings: Settings) -> frozenset[str]:
+    """All that the operator has named: the gateway's own, and those of servers."""
+    of_servers = (spec.auth.issuer for spec in settings.table.backends.values() if spec.auth is not None)
+    return frozenset((*(one.issuer for one in settings.auth.issuers), *filter(None, of_servers)))
 
 
 def described(settings: Settings, base: str) -> "Described":

@@ -6,7 +6,7 @@ browser in which he did (2026-07-28, elicitation, "Phishing"; security best prac
 """
 
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from typing import Final
 
 import msgspec
@@ -75,8 +75,11 @@ class Flows:
         *,
         redirect_uri: str,
         described: Described | None,
+        issuers: Collection[str] = (),
     ) -> None:
-        """`described`: our client where clients may be URLs; None: nobody could read its document."""
+        """`described`: our client where clients may be URLs; None: nobody could read its document. `issuers`: those
+        that the operator has named, whose sign-ins are for nobody else."""
+        self._issuers = issuers
         self._shelf = shelf
         self._sealer = sealer
         self._vault = vault
@@ -126,6 +129,8 @@ class Flows:
         challenge = Challenge("bearer", flow.challenge) if flow.challenge is not None else None
         provider = await self._discovery.provider(flow.url, challenge, spec.auth)
         checked(metadata.for_users(provider.server), provider.trusted)  # a browser is sent there
+        if provider.server.issuer != spec.auth.issuer:
+            metadata.check_place(provider.server, self._issuers)
         return provider
 
     def scopes(self, flow: Flow, spec: BackendSpec, provider: Provider) -> tuple[str, ...]:

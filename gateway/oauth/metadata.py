@@ -4,7 +4,7 @@ RFC 9728 (protected resource metadata), RFC 8414 and OpenID Connect Discovery, a
 authorization, "Authorization Server Location" and "Protected Resource Metadata Discovery"). Pure: `discovery` fetches.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import SplitResult, urlsplit, urlunsplit
@@ -179,6 +179,19 @@ def for_users(server: AuthorizationServer) -> str:
     if server.s256 is False:
         raise OAuthError("no_pkce", f"{shown(server.issuer)} does not offer PKCE by S256")
     return server.authorization_endpoint
+
+
+def check_place(server: AuthorizationServer, issuers: Iterable[str]) -> None:
+    """Raises OAuthError where users would sign in at the place of one of these issuers, though it is another one that
+    gives the tokens: the code of the one would be told to the other (RFC 9700, section 4.4, "Mix-Up Attacks"). Only
+    an issuer that names itself in its answers (RFC 9207) keeps that apart by itself."""
+    where = origin(for_users(server))
+    if where != origin(server.issuer) and where in set(map(origin, issuers)):
+        raise OAuthError(
+            "foreign_sign_in",
+            f"{shown(server.issuer)} sends users to the sign-in of another issuer, {shown(where)}: "
+            "if that is meant, its operator has to configure `auth.issuer`",
+        )
 
 
 # Reading JSON of strangers -------------------------------------------------------------------------------------

@@ -246,6 +246,44 @@ async def test_8_a_server_that_sends_users_to_an_honest_issuer_gets_no_code(
             assert hostile.counts["/token"] == honest.counts["/token"] == 0
 
 
+@pytest.mark.parametrize("named", ["gateway", "server"])
+async def test_8_nobody_is_sent_to_a_known_issuer_for_the_tokens_of_another(
+    named: str, tmp_path: Path, stores: tuple[Any, Any]
+) -> None:
+    """The same with an issuer that does not name itself in its answers: the hostile server has its client registered
+    under the id that the gateway has at the honest one, and would get a code for that one, with its verifier."""
+    async with open_oauth_world(iss=False) as honest, open_oauth_world(iss=False) as hostile:
+        hostile.says = {"authorization_endpoint": f"{honest.origin}/authorize"}
+        configuration = configured(hostile)
+        if named == "gateway":
+            configuration["gateway"]["auth"] |= {"issuers": [{"issuer": honest.origin}], "browser": {"mode": "token"}}
+        else:
+            configuration["mcpServers"]["h"] = {"url": honest.url, "auth": {"mode": "user", "issuer": honest.origin}}
+        async with open_authorized(configuration, tmp_path, store=stores[0]) as gateway:
+            ann = Browser(gateway, honest, "ann")
+            await ann.press("/connect", await ann.open("/connect"), token=TOKENS["ann"])
+            page = await ann.press("/connect", await ann.open("/connect"), backend="a", action="connect")
+            (url,) = re.findall(r'content="0;url=([^"]*)"', page)
+            assert "sign-in of another issuer" in await ann.open(url)
+            pressed = await ann.press(url, ann.pages[-3][2], action="connect")
+            assert "0;url=" not in pressed
+            assert honest.codes == {}
+            assert hostile.counts["/token"] == hostile.counts["/register"] == 0
+
+
+async def test_an_issuer_that_the_operator_has_named_may_have_its_sign_in_elsewhere(tmp_path: Path) -> None:
+    async with open_oauth_world() as login, open_oauth_world() as world:
+        world.says = {"authorization_endpoint": f"{login.origin}/authorize"}
+        configuration = configured(world, issuer=world.origin)
+        configuration["gateway"]["auth"] |= {"issuers": [{"issuer": login.origin}], "browser": {"mode": "token"}}
+        async with open_authorized(configuration, tmp_path) as gateway:
+            ann = Browser(gateway, login, "ann")
+            await ann.press("/connect", await ann.open("/connect"), token=TOKENS["ann"])
+            page = await ann.press("/connect", await ann.open("/connect"), backend="a", action="connect")
+            (url,) = re.findall(r'content="0;url=([^"]*)"', page)
+            assert "Sign in at" in await ann.open(url)
+
+
 def everything(value: Any, seen: set[int]) -> Iterator[str]:
     """All text and bytes that hang on a store in memory."""
     if id(value) in seen:
