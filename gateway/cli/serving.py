@@ -123,21 +123,23 @@ def serve(
 
 
 @click.command()
-@click.option("--config", metavar="FILE", help="Serve the servers of a file, all together.")
+@click.argument("file", required=False)
+@click.option("--config", metavar="FILE", help="The same as FILE.")
 @click.option("--native", metavar="TARGET", help="Serve one in-process server as it is, as `run` does.")
 @click.pass_obj
-def stdio(parts: Callable[[], Parts], /, *, config: str | None, native: str | None) -> None:
+def stdio(parts: Callable[[], Parts], /, *, file: str | None, config: str | None, native: str | None) -> None:
     """Be one MCP server on standard input and output, for a client that starts its servers.
 
-    Ends with status 0 when its input ends. Everything but the protocol goes to standard error.
+    It is all the servers of FILE together. Ends with status 0 when its input ends. Everything but the protocol goes to
+    standard error.
     """
-    if (config is None) == (native is None):
-        raise click.UsageError("one of --config and --native says what to serve")
+    if sum(place is not None for place in (file, config, native)) != 1:
+        raise click.UsageError("one of FILE, --config and --native says what to serve")
 
     def settings() -> Settings:
         if native is not None:
             return _native(native, quiet=True)
-        loaded = load_file(str(config))
+        loaded = load_file(str(file or config))
         asked = (loaded.document.data.get("gateway") or {}).get("log") or {}
         return loaded.settings if "level" in asked else _quiet(loaded.settings)
 

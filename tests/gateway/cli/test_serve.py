@@ -284,6 +284,19 @@ def test_what_can_not_be_run_is_wrong_usage(
     assert not composition.ran
 
 
+def test_a_file_for_the_standard_streams_is_named_as_for_serve(
+    stagedoor: Callable[..., Result], composition: Any, file: Callable[[str], str]
+) -> None:
+    path = file('{"mcpServers": {"a": {"command": "sh"}}}')
+    assert stagedoor("stdio", path).exit_code == 0
+    assert stagedoor("stdio", "--config", path).exit_code == 0
+    assert [list(settings.table.backends) for settings in composition.ran] == [["a"], ["a"]]
+    for words in ([], [path, "--config", path], [path, "--native", "gateway.native.demo"]):
+        refused = stagedoor("stdio", *words)
+        assert refused.exit_code == 2
+        assert "one of FILE, --config and --native" in refused.stderr
+
+
 def test_on_standard_streams_only_warnings_are_logged_unless_the_file_says_otherwise(
     stagedoor: Callable[..., Result], composition: Any, file: Callable[[str], str]
 ) -> None:
