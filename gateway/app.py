@@ -44,7 +44,7 @@ from gateway.observability.writer import Writer
 from gateway.operating import Operator
 from gateway.reconfiguring import Reloads, put_in_force
 from gateway.revoking import Revoked, operate_principal
-from gateway.roles import Alone, Role, Single, bound, reload_on_demand
+from gateway.roles import Alone, Role, Single, beginning, bound, reload_on_demand
 from gateway.servers import servers_of
 from gateway.store.errors import StoreError
 from gateway.upstream_auth import open_authorizing
@@ -230,6 +230,7 @@ class Gateway:
         limits = replace(settings.limits, child_processes=places.processes)
         sealer = lifecycle.sealer(settings, self.log)
         async with (
+            beginning(self) as begun,
             lifecycle.open_store(
                 settings.store,
                 limits,
@@ -291,6 +292,7 @@ class Gateway:
                 background.start_soon(self.revoked.run, lambda: self.reloads.settings.auth.asked)
                 if self._reloader is not None:
                     background.start_soon(self._reloader.run)
+                begun.set()
                 async with trio.open_nursery() as listening:
                     listening.start_soon(self._serve_public, public, self.actors, places.clients)
                     self.listen = str(bound(settings.listen, public))

@@ -1,7 +1,8 @@
 """What a gateway is among processes: the only one, with sockets and an admin listener of its own, or one of several
 workers (`gateway.working`). The rest of it is the same in each role."""
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from socket import socket
 from typing import TYPE_CHECKING, Protocol
@@ -10,7 +11,7 @@ import trio
 
 from actors.runtime import System
 from gateway import descriptors
-from gateway.admin.app import admin_app
+from gateway.admin.app import Readiness, admin_app
 from gateway.config import Settings
 from gateway.config.settings import Address
 from gateway.gauges import sample
@@ -46,11 +47,26 @@ class Role(Protocol):
     def listeners(self) -> list[socket]:
         """The sockets on which clients come. Raises CannotListenError."""
 
+    async def begin(self, gateway: "Gateway", over: trio.Event) -> None:
+        """Shows operators that the process starts, until that is over: it may wait for its store."""
+
     def leave(self) -> None:
         """Called when the drain begins: nobody new is to find those sockets."""
 
     async def attend(self, gateway: "Gateway", system: System) -> None:
         """Shows operators how the gateway is, from now on until it is drained."""
+
+
+@asynccontextmanager
+async def beginning(gateway: "Gateway") -> AsyncIterator[trio.Event]:
+    """Operators see that the process starts, until the event is set."""
+    over = trio.Event()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(gateway.role.begin, gateway, over)
+        try:
+            yield over
+        finally:
+            nursery.cancel_scope.cancel()
 
 
 async def reload_on_demand(gateway: "Gateway") -> None:
@@ -80,6 +96,14 @@ class Single:
         self._public, self._admin = listeners_of(self._settings)
         self._names = names(self._public)
         return self._public
+
+    async def begin(self, gateway: "Gateway", over: trio.Event) -> None:
+        listen = {"listen": str(bound(self._settings.listen, self._public)), "servers": []}
+        readiness = Readiness(ready=False, details={"store": "opening"})
+        app = admin_app(lambda: readiness, Scraping(gateway.metrics).page, self._settings.auth.hosts, lambda: listen)
+        config = ServeConfig(stop=1.0, connections=descriptors.ADMIN_CONNECTIONS)
+        listeners = [listener.dup() for listener in self._admin]  # those themselves are served later
+        await serve(app, listeners, config, stop=over, log=gateway.log)
 
     def leave(self) -> None:
         remove_names(self._names)
@@ -124,6 +148,9 @@ class Alone:
         listen = self._settings.listen
         self._public = listeners_for("public", "http", listen.host, listen.port, in_file=False)
         return self._public
+
+    async def begin(self, gateway: "Gateway", over: trio.Event) -> None:
+        """Nobody asks."""
 
     def leave(self) -> None:
         """Nobody finds it but by its address."""

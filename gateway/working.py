@@ -134,6 +134,9 @@ class Working:
             os.set_inheritable(descriptor, False)
         return [socket.socket(fileno=descriptor) for descriptor in self._hello.listeners]
 
+    async def begin(self, gateway: "Gateway", over: trio.Event) -> None:
+        """The supervisor does that."""
+
     def leave(self) -> None:
         """The supervisor has them still."""
 

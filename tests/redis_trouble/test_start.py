@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import signal
 import socket
+import socketserver
 import subprocess
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +15,7 @@ import pytest
 
 from tests.support.certificates import Authority
 from tests.support.patience import PATIENCE
-from tests.support.processes import STAGEDOOR, Programs, environment, free_port
+from tests.support.processes import STAGEDOOR, Programs, answers, environment, free_port
 from tests.support.redis_server import RedisServer
 
 pytestmark = pytest.mark.e2e
@@ -86,3 +88,24 @@ def test_a_replica_with_other_keys_than_a_living_one_is_refused(tmp_path: Path, 
         assert "0" * 64 not in line
         file.write_text(json.dumps({"mcpServers": {}, "gateway": {"keys": ["1" * 64, "0" * 64]}}))
         programs.gateway(file, "--store", server.url)
+
+
+class _Loading(socketserver.BaseRequestHandler):
+    def handle(self) -> None:
+        while self.request.recv(65536):
+            self.request.sendall(b"-LOADING Redis is loading the dataset in memory\r\n")
+
+
+def test_probes_are_answered_while_redis_reads_its_file(programs: Programs) -> None:
+    admin = free_port()
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), _Loading) as redis:
+        redis.daemon_threads = True
+        threading.Thread(target=redis.serve_forever, daemon=True).start()
+        url = f"redis://127.0.0.1:{redis.server_address[1]}/0"
+        program = programs.start("stagedoor", [*command(url), "--admin", f"127.0.0.1:{admin}"])
+        program.wait_output("store_loading")
+        assert answers(f"http://127.0.0.1:{admin}/livez")()
+        assert answers(f"http://127.0.0.1:{admin}/readyz", 503)()
+        assert answers(f"http://127.0.0.1:{admin}/metrics")()
+        assert program.stop() == 0
+        redis.shutdown()
