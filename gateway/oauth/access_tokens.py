@@ -27,6 +27,9 @@ TRIED: Final = 4
 """Keys that are tried for a token that names none."""
 RSA_BITS: Final = 2048
 
+_OTHER_KINDS: Final = (("typ", ("ID", "Refresh", "Offline", "Logout")), ("token_use", ("id",)))
+"""Claims by which Keycloak and Cognito say that a JWT is no access token. Its audience is a client, which may be one of
+`audiences`."""
 _CURVES = {"ES256": "P-256", "ES384": "P-384", "ES512": "P-521"}
 _ED = frozenset({"Ed25519", "Ed448"})
 
@@ -138,7 +141,14 @@ def check_claims(claims: Mapping[str, Any], issuer: Issuer, now: float) -> float
     check_begun(claims, now)
     if claims.get("cnf") is not None and not issuer.bound:
         raise BadTokenError("bound")
+    check_use(claims)
     return expiry
+
+
+def check_use(claims: Mapping[str, Any]) -> None:
+    """Raises BadTokenError for what says itself that it is no access token."""
+    if any(claims.get(name) in kinds for name, kinds in _OTHER_KINDS):
+        raise BadTokenError("type")
 
 
 def check_begun(claims: Mapping[str, Any], now: float) -> None:

@@ -13,7 +13,7 @@ import trio
 from actors.protocol.issuers import Introspection, Issuer
 from actors.protocol.rights import SKEW
 from gateway.oauth import documents
-from gateway.oauth.access_tokens import BadTokenError, audiences, check_begun
+from gateway.oauth.access_tokens import BadTokenError, audiences, check_begun, check_use
 from gateway.oauth.discovery import Http
 from gateway.oauth.documents import number
 from gateway.oauth.errors import AwayError, shown
@@ -79,6 +79,7 @@ def _claims(issuer: Issuer, status: int, body: bytes, now: float) -> Mapping[str
     if expiry is not None and expiry + SKEW <= now:
         raise BadTokenError("expired", expired=True)
     check_begun(claims, now)
+    check_use(claims)
     if claims.get("cnf") is not None and not issuer.bound:
         raise BadTokenError("bound")
     if not issuer.any_audience and not audiences(claims):

@@ -327,12 +327,13 @@ async def test_an_opaque_token_is_what_its_issuer_says(autojump_clock: Any) -> N
     idp.opaque["nobodys"] = {"active": True, "sub": "ann"}
     idp.opaque["its"] = {"active": True, "sub": "ann", "aud": RESOURCE, "iss": "https://evil.test"}
     idp.opaque["truthy"] = {"active": "true", "sub": "ann", "aud": RESOURCE}
+    idp.opaque["refreshes"] = {"active": True, "sub": "ann", "aud": RESOURCE, "typ": "Refresh"}
     async with verifying(idp, OPAQUE) as verifier:
         good, robot = await verifier.verify("good", [RESOURCE]), await verifier.verify("robot", [RESOURCE])
         assert isinstance(good, Asker)
         assert isinstance(robot, Asker)
         assert (good.rights.subject, good.rights.scopes, robot.rights.subject) == ("ann", {"a", "b"}, "ci")
-        for bad in ("foreign", "nobodys", "its", "truthy", "unknown"):
+        for bad in ("foreign", "nobodys", "its", "truthy", "refreshes", "unknown"):
             assert await verifier.verify(bad, [RESOURCE]) == Unproven()
     async with verifying(idp, replace(OPAQUE, any_audience=True)) as verifier:
         assert isinstance(await verifier.verify("nobodys", [RESOURCE]), Asker)
