@@ -22,27 +22,27 @@ from actors.pools import pool
 from actors.protocol.diagnostics import NO_DIAGNOSTICS
 from actors.runtime import Actor, Ref
 from actors.upstreams import legacy as upstream
-from actors.upstreams import messages as link_messages
-from actors.upstreams import modern as modern_link
+from actors.upstreams import messages as upstream_messages
+from actors.upstreams import modern as modern_upstream
 from actors.upstreams.messages import ToBackends, ToUpstream
 from tests.support.harness import Gateway, open_gateway
 from tests.support.mcp_backend import Backend
 
-FROM_LINK = {
-    link_messages.UpstreamReady,
-    link_messages.UpstreamDown,
-    link_messages.UpstreamWrongEra,
-    link_messages.UpstreamOutcome,
-    link_messages.UpstreamAwaited,
-    link_messages.UpstreamHeld,
-    link_messages.UpstreamDue,
-    link_messages.UpstreamRequest,
-    link_messages.UpstreamWithdrew,
-    link_messages.UpstreamNotification,
-    link_messages.UpstreamPlaced,
+FROM_UPSTREAM = {
+    upstream_messages.UpstreamReady,
+    upstream_messages.UpstreamDown,
+    upstream_messages.UpstreamWrongEra,
+    upstream_messages.UpstreamOutcome,
+    upstream_messages.UpstreamAwaited,
+    upstream_messages.UpstreamHeld,
+    upstream_messages.UpstreamDue,
+    upstream_messages.UpstreamRequest,
+    upstream_messages.UpstreamWithdrew,
+    upstream_messages.UpstreamNotification,
+    upstream_messages.UpstreamPlaced,
 }
 
-FOR_RECORDS = {link_messages.UpstreamHeld, link_messages.UpstreamDue, link_messages.UpstreamAwaited}
+FOR_RECORDS = {upstream_messages.UpstreamHeld, upstream_messages.UpstreamDue, upstream_messages.UpstreamAwaited}
 """Told only to those who ask a connection to hold calls."""
 
 
@@ -56,7 +56,7 @@ def defined_in(module: ModuleType) -> set[type]:
 
 def one_of_each(caller: Ref) -> list[Any]:
     """A message of every kind that a connection is told."""
-    m = link_messages
+    m = upstream_messages
     return [
         m.Join(caller),
         Wanted(),
@@ -78,7 +78,7 @@ def one_of_each(caller: Ref) -> list[Any]:
 
 
 def for_backends(caller: Ref) -> list[Any]:
-    m = link_messages
+    m = upstream_messages
     return [
         m.RequestPermit(caller, "alpha"),
         m.Connected("alpha"),
@@ -91,24 +91,24 @@ def for_backends(caller: Ref) -> list[Any]:
 
 class Caller(Actor):
     def __init__(self) -> None:
-        self.outcomes: list[link_messages.UpstreamOutcome] = []
+        self.outcomes: list[upstream_messages.UpstreamOutcome] = []
 
     def receive(self, message: Any) -> None:
-        if isinstance(message, link_messages.UpstreamOutcome):
+        if isinstance(message, upstream_messages.UpstreamOutcome):
             self.outcomes.append(message)
 
 
 def a_connection(gateway: Gateway, era: str) -> Ref:
     spec, services, tree = gateway.services.table.value.backends["alpha"], gateway.services, gateway.actors.tree
     if era == "modern":
-        return tree.upstreams.start_child(modern_link.ModernUpstream(spec, services, tree.backends, tree.eras))
+        return tree.upstreams.start_child(modern_upstream.ModernUpstream(spec, services, tree.backends, tree.eras))
     profile = upstream.Profile(Raw(b"{}"), Raw(b"{}"), False, "p")
     return tree.upstreams.start_child(upstream.LegacyUpstream(spec, profile, services, tree.backends))
 
 
 def test_every_message_of_connections_is_in_a_union() -> None:
     told = set(get_args(ToUpstream)) | set(get_args(ToBackends))
-    assert defined_in(link_messages) <= told | FROM_LINK
+    assert defined_in(upstream_messages) <= told | FROM_UPSTREAM
 
 
 def test_every_event_and_effect_of_both_machines_is_in_its_union() -> None:
@@ -119,13 +119,13 @@ def test_every_event_and_effect_of_both_machines_is_in_its_union() -> None:
 
 def test_a_connection_of_either_era_does_whatever_its_machine_wants() -> None:
     assert set(get_args(legacy.UpstreamEffect)) <= upstream.EFFECTS.keys()
-    assert set(get_args(modern.Effect)) <= modern_link.EFFECTS.keys()
+    assert set(get_args(modern.Effect)) <= modern_upstream.EFFECTS.keys()
 
 
 def test_a_pool_knows_every_message_that_it_may_be_told() -> None:
     told = {pool_messages.UpstreamSuspended, pool_messages.Admitted, pool_messages.NotHere}  # by a pool
     own = defined_in(pool_messages) - told
-    assert own | (FROM_LINK - FOR_RECORDS) <= set(get_args(pool.PoolMessage))
+    assert own | (FROM_UPSTREAM - FOR_RECORDS) <= set(get_args(pool.PoolMessage))
 
 
 def test_every_event_and_effect_of_a_pool_is_in_its_union() -> None:
@@ -141,7 +141,7 @@ def test_every_event_and_effect_of_a_pool_is_in_its_union() -> None:
 def test_the_catalogue_knows_every_message_that_it_may_be_told() -> None:
     answers = {catalogue.Listed, catalogue.CatalogueChanged}
     assert defined_in(catalogue) - answers <= set(get_args(catalogue.Message))
-    assert set(get_args(catalogue.Message)) >= FROM_LINK - FOR_RECORDS
+    assert set(get_args(catalogue.Message)) >= FROM_UPSTREAM - FOR_RECORDS
 
 
 @pytest.mark.parametrize("era", ["legacy", "modern"])
@@ -173,7 +173,7 @@ async def test_a_call_to_go_on_with_at_a_server_without_sessions_gets_an_error(a
         caller = Caller()
         me = gateway.system.spawn(caller)
         ref = a_connection(gateway, "modern")
-        ref.reply(link_messages.Join(me))
+        ref.reply(upstream_messages.Join(me))
         ref.reply(Continued((me, 3), "tools/call", False, Place("x", None)))
         await gateway.settle()
         [outcome] = caller.outcomes

@@ -23,7 +23,7 @@ async def test_a_crash_in_one_connections_actor_is_an_error_for_its_callers_and_
         request = await alpha.next()
         spared = client.begin("tools/call", {"name": "beta__work"})
         kept = await beta.next()
-        crash_link(gateway, "alpha")
+        crash_upstream(gateway, "alpha")
         assert (await call.error()).data["executed"] == "unknown"
         kept.text("kept")
         await spared.result()
@@ -43,7 +43,7 @@ async def test_a_crash_while_a_transparent_session_begins_is_an_error(autojump_c
         params = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
         begun = client.begin("initialize", params)
         await alpha.next("initialize")
-        crash_link(gateway, "alpha")
+        crash_upstream(gateway, "alpha")
         assert (await begun.error()).code == -32603
         gateway.crashes.clear()
 
@@ -56,15 +56,15 @@ async def test_a_connection_that_crashes_again_and_again_is_replaced_ever_more_s
         alpha.mute.add("initialize")
         start = trio.current_time()
         for _ in range(5):
-            crash_link(gateway, "alpha")
+            crash_upstream(gateway, "alpha")
             await alpha.connected(len(alpha.upstreams) + 1)
             await gateway.settle()
         assert trio.current_time() - start > 3.5
         gateway.crashes.clear()
 
 
-def crash_link(gateway: Gateway, backend: str) -> None:
-    """The session's own link to this backend, the newest."""
+def crash_upstream(gateway: Gateway, backend: str) -> None:
+    """The session's own upstream connection to this backend, the newest."""
     refs = [ref for ref in gateway.system.registry if ref.name.startswith("LegacyUpstream")]
     ref = [ref for ref in refs if backend in repr(ref.cell.actor)][-1]
     ref.cell.actor.receive = None  # type: ignore[union-attr, method-assign]

@@ -57,7 +57,7 @@ class Cell(NamedTuple):
 
     @property
     def bridged(self) -> bool:
-        """Whether a broker holds the connection."""
+        """Whether a pool holds the connection."""
         return self.client == "none" and self.server == "sessions"
 
 
@@ -588,12 +588,12 @@ def needs_merging(cell: Cell) -> str | None:
     return "what one server lists and names is its own" if not cell.merged else None
 
 
-def needs_broker(cell: Cell) -> str | None:
+def needs_pool(cell: Cell) -> str | None:
     return None if cell.bridged else "only a client without sessions before a server with them has a broker"
 
 
-def needs_pipe_of_broker(cell: Cell) -> str | None:
-    return "over HTTP a request is cancelled alone" if cell.transport == "http" else needs_broker(cell)
+def needs_pipe_of_pool(cell: Cell) -> str | None:
+    return "over HTTP a request is cancelled alone" if cell.transport == "http" else needs_pool(cell)
 
 
 def needs_pipe_of_session(cell: Cell) -> str | None:
@@ -654,7 +654,7 @@ ROWS: Mapping[str, Row] = {
     "a connection to a server": Row((30,), (Proof(connection), Proof(connection_again))),
     "the GET stream of a legacy server, before calls are sent to it": Row((1,), (Proof(get_stream, needs_get_stream),)),
     "the answer to `server/discover`": Row(
-        (5, 30, 30), (Proof(discovery, needs_doubt), Proof(discovery_begun, needs_pipe_of_broker))
+        (5, 30, 30), (Proof(discovery, needs_doubt), Proof(discovery_begun, needs_pipe_of_pool))
     ),
     "the acknowledgement of a subscription at a modern server": Row(
         (10,), (Proof(upstream_subscription, needs_server_without_sessions),)
@@ -671,16 +671,16 @@ ROWS: Mapping[str, Row] = {
     "a suspended call for its client's answers": Row(
         (10 * MINUTE,),
         (
-            Proof(suspended, needs_broker),
+            Proof(suspended, needs_pool),
             POOLS + "test_a_call_that_is_suspended_for_long_gives_way_to_one_that_waits",
             POOLS + "test_beyond_that_the_one_that_is_suspended_longest_gives_way",
         ),
     ),
     "a server over stdio, to answer a ping after such a call, or one whose client left, was cancelled": Row(
-        (5,), (Proof(ping, needs_pipe_of_broker),)
+        (5,), (Proof(ping, needs_pipe_of_pool),)
     ),
     "the same over the stdio connection of a session": Row((5,), (Proof(ping_of_session, needs_pipe_of_session),)),
-    "the connections of a modern client, unused": Row((15 * MINUTE,), (Proof(unused, needs_broker),)),
+    "the connections of a modern client, unused": Row((15 * MINUTE,), (Proof(unused, needs_pool),)),
     "a finished stream's log": Row((5 * MINUTE, 60), (Proof(finished_log, needs_session),)),
     "a session without messages and streams": Row((60, 30 * MINUTE), (Proof(idle, needs_session),)),
     "the drain": Row(

@@ -1,4 +1,4 @@
-"""Tools that run as tasks only, called by clients that have no tasks: over sessions, and over brokers."""
+"""Tools that run as tasks only, called by clients that have no tasks: over sessions, and over pools."""
 
 from typing import Any
 

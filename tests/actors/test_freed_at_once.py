@@ -25,7 +25,7 @@ FORM = {"message": "?", "requestedSchema": {"type": "object", "properties": {}}}
 IDLE = 600.0
 """Seconds for which a session may be idle here: what the clock passes through meanwhile is work, too."""
 LONG = 1600.0
-"""Seconds after which whatever ends by itself has ended: sessions, connections, brokers, exchanges, kept streams."""
+"""Seconds after which whatever ends by itself has ended: sessions, connections, pools, exchanges, kept streams."""
 
 Scenario = Callable[[Gateway, Backend], Awaitable[None]]
 
@@ -237,7 +237,7 @@ async def crashed_without_a_session(gateway: Gateway, backend: Backend) -> None:
     "scenario", [answered, disconnected, listening, suspended, crashed_without_a_session], ids=lambda s: s.__name__
 )
 async def test_what_served_a_client_without_a_session_is_freed_when_it_is_over(autojump_clock, scenario, backend):
-    """The actor of exchanges, its subscriptions, its broker, the connections of both."""
+    """The actor of modern requests, its subscriptions, its pool, the connections of both."""
     await measured(scenario, backend("alpha", tools=("echo", "work"), held={"work"}, kind="http"))
 
 

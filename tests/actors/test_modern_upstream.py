@@ -1,4 +1,4 @@
-"""The link that everybody uses to a server without sessions, called as fronts call it."""
+"""The upstream connection that everybody uses to a server without sessions, called as endpoints call it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.support.modern_backend import ModernBackend, needs
 QUESTION = {"method": "elicitation/create", "params": {"message": "?", "requestedSchema": {"type": "object"}}}
 
 
-class Front(Actor):
+class Endpoint(Actor):
     """Keeps what it is told."""
 
     mailbox_size = 1024
@@ -51,8 +51,8 @@ class User:
     def __init__(self, gateway: Gateway, eras: Eras, name: str, *, drives: bool = True) -> None:
         self._gateway = gateway
         self._eras = eras
-        self._front = Front()
-        self.ref: Ref = gateway.system.spawn(self._front, f"user-{name}")
+        self._endpoint = Endpoint()
+        self.ref: Ref = gateway.system.spawn(self._endpoint, f"user-{name}")
         self.client = Caller(name, Raw(b'{"elicitation":{}}'), Raw(b'{"name":"u","version":"1"}'), None, drives)
         self._next = 0
         self.upstream = self.connect()
@@ -72,7 +72,7 @@ class User:
 
     async def of(self, kind: type) -> list[Any]:
         await wait_all_tasks_blocked()
-        return [message for message in self._front.messages if isinstance(message, kind)]
+        return [message for message in self._endpoint.messages if isinstance(message, kind)]
 
     async def outcome(self, call: int) -> tuple[bool, Any]:
         with trio.fail_after(3600):

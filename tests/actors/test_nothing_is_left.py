@@ -111,7 +111,7 @@ def test_a_system_that_ends_at_any_point_ends():
 # Growth -------------------------------------------------------------------------------------------------------
 
 
-async def test_a_thousand_calls_of_every_kind_of_end_leave_nothing_in_session_and_link(autojump_clock):
+async def test_a_thousand_calls_of_every_kind_of_end_leave_nothing_in_session_and_upstream(autojump_clock):
     alpha = Backend("alpha", tools=("echo", "work"), held={"work"})
     async with open_gateway(alpha) as gateway:
         client = await gateway.connect(capabilities=MAY)

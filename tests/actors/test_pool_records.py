@@ -1,4 +1,4 @@
-"""A broker's life is owned: one at a time over all processes of a store, each named in what its clients hold."""
+"""A pool's life is owned: one at a time over all processes of a store, each named in what its clients hold."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ SAMPLED = {"role": "assistant", "model": "m", "content": {"type": "text", "text"
 
 
 class Both:
-    """A gateway, its one backend, and whoever calls the broker."""
+    """A gateway, its one backend, and whoever calls the pool."""
 
     def __init__(self, gateway: Gateway, backend: Backend) -> None:
         self.gateway = gateway

@@ -187,7 +187,7 @@ def break_actor(ref: Ref) -> None:
 
 
 def leftovers(gateway: Gateway) -> list[str]:
-    """What sessions and links still remember."""
+    """What sessions and upstream connections still remember."""
     found = []
     for ref in gateway.system.registry:
         actor = ref.cell.actor

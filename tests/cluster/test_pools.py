@@ -504,7 +504,7 @@ async def test_a_letter_that_may_be_in_the_inbox_twice_is_not_begun_elsewhere(
         call = client(two).begin("tools/call", {"name": "echo", "arguments": {"text": "x"}})
         await two.settle()
         two.life.store.replica.post_office = lambda to, letter: (0.0,)
-        await trio.sleep(13)  # the link counts as lost by then
+        await trio.sleep(13)  # the upstream connection counts as lost by then
         for words in held:
             post(*words)
         assert (await error_of(call)).data["executed"] == "unknown"

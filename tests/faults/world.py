@@ -1,8 +1,8 @@
 """Everything between a client's socket and a server's tool, in one process, on a clock that jumps.
 
-The gateway is whole: the edge's own serve loop on a unix socket, door, actors, a store that is scripted to fail, links,
-and scripted servers. It has *lives*: one may be drained or killed, and the next begins on the same store, as a process
-with Redis does. What a plan breaks is the `victim`'s; the `bystander` must not notice.
+The gateway is whole: the edge's own serve loop on a unix socket, door, actors, a store that is scripted to fail,
+upstream connections, and scripted servers. It has *lives*: one may be drained or killed, and the next begins on the
+same store, as a process with Redis does. What a plan breaks is the `victim`'s; the `bystander` must not notice.
 """
 
 from __future__ import annotations

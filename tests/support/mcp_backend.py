@@ -301,7 +301,7 @@ class Upstream:
 
 
 class Request:
-    """A request that came in on a link."""
+    """A request that came in on an upstream connection."""
 
     def __init__(self, upstream: Upstream, message: Message) -> None:
         self.upstream = upstream

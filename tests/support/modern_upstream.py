@@ -1,4 +1,4 @@
-"""Drives the machine of a link to a backend without sessions, and keeps what it wanted done.
+"""Drives the machine of an upstream connection to a backend without sessions, and keeps what it wanted done.
 
 drive = Drive(related=True)
 drive.call(1, "tools/call", name="echo")     # connects, probes
@@ -64,7 +64,7 @@ class Sent:
 
 @dataclass
 class Drive:
-    """One link, and everything that came out of it."""
+    """One upstream connection, and everything that came out of it."""
 
     related: bool = True
     started: ev.Started | None = None

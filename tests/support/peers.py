@@ -1,4 +1,4 @@
-"""Links and brokers that do what a test says, for what calls them.
+"""Upstream connections and pools that do what a test says, for what calls them.
 
 They speak the messages of `actors.upstreams.messages`.
 
@@ -68,7 +68,7 @@ class Peer:
         self.lists["tools/list"] = [tool(t) if isinstance(t, str) else t for t in tools]
         self.calls: list[ServerRequested] = []
         self.resumes: list[ServerRequested] = []
-        self.upstreams: list[FakeLink] = []
+        self.upstreams: list[FakeUpstream] = []
         self.honours: Callable[[Message], Message] = lambda wanted: wanted
         """What it acknowledges of a subscription."""
         self.answers = True
@@ -84,8 +84,8 @@ class Peer:
         return ServerInfo(version, raw(self.capabilities), raw(info), None, raw({"capabilities": self.capabilities}))
 
     @property
-    def upstream(self) -> FakeLink:
-        """The newest link."""
+    def upstream(self) -> FakeUpstream:
+        """The newest upstream connection."""
         return self.upstreams[-1]
 
     async def next(self, method: str = "tools/call") -> ServerRequested:
@@ -125,8 +125,8 @@ class Drained:
     """The drain has begun."""
 
 
-class FakeLink(Actor):
-    """A link, or a broker; it is up as soon as it is wanted."""
+class FakeUpstream(Actor):
+    """An upstream connection, or a pool; it is up as soon as it is wanted."""
 
     mailbox_size = 256
 
@@ -214,9 +214,9 @@ class FakeLink(Actor):
 
 
 class ServerRequested:
-    """A call, or the way back to a parked one."""
+    """A call, or the way back to a suspended one."""
 
-    def __init__(self, upstream: FakeLink, message: Any) -> None:
+    def __init__(self, upstream: FakeUpstream, message: Any) -> None:
         self.upstream = upstream
         self.message = message
         self.cancelled = trio.Event()
@@ -273,7 +273,7 @@ class FakePeers:
 
     @property
     def supervisor(self) -> DynamicSupervisor:
-        """Of all its links; to be spawned."""
+        """Of all its upstream connections; to be spawned."""
         return self._supervisor
 
     def of(self, key: object) -> KindPeers:
@@ -282,7 +282,7 @@ class FakePeers:
 
 
 class KindPeers:
-    """The port that fronts have."""
+    """The port that endpoints have."""
 
     def __init__(self, resolver: FakePeers, key: object) -> None:
         self._peers = resolver
@@ -299,7 +299,9 @@ class KindPeers:
         running = self._peers.shared.get(spec.name)
         if running is None or not running.alive:
             peer = self._peers[spec.name]
-            running = self._peers.shared[spec.name] = self._peers.supervisor.start_child(FakeLink(peer, peer.modern))
+            running = self._peers.shared[spec.name] = self._peers.supervisor.start_child(
+                FakeUpstream(peer, peer.modern)
+            )
         return running
 
     def pool(self, spec: BackendSpec) -> Ref:
@@ -307,7 +309,7 @@ class KindPeers:
         running = self._peers.pools.get(key)
         if running is None or not running.alive:
             peer = self._peers[spec.name]
-            running = self._peers.pools[key] = self._peers.supervisor.start_child(FakeLink(peer, not peer.modern))
+            running = self._peers.pools[key] = self._peers.supervisor.start_child(FakeUpstream(peer, not peer.modern))
         return running
 
     def connected(self, spec: BackendSpec) -> bool:

@@ -1,12 +1,12 @@
-"""Whoever calls a broker, in the place of an actor of exchanges: one client without sessions, at one backend.
+"""Whoever calls a pool, in the place of an actor of modern requests: one client without sessions, at one backend.
 
 async with open_gateway(Backend("alpha", held={"ask"})) as gateway:
     client = BrokerClient(gateway, "alpha", {"elicit.form"})
     call = client.call("tools/call", {"name": "ask"})
     request = await gateway.backends["alpha"].next()
     request.ask("elicitation/create", {...})
-    parked = await client.parked(call)
-    again = client.resume(parked, {parked.requests[0].key: {"action": "accept"}})
+    suspended = await client.suspended(call)
+    again = client.resume(suspended, {suspended.requests[0].key: {"action": "accept"}})
     request.text("done")
     assert (await client.outcome(again)).ok
 """
@@ -45,7 +45,7 @@ class _Heard(Actor):
 
 
 def pools_of(gateway: Gateway) -> Pools:
-    """A supervisor of brokers beside the tree of a test's gateway."""
+    """A supervisor of pools beside the tree of a test's gateway."""
     supervisor = QuotaSupervisor(gateway.services.limits)
     gateway.system.spawn(supervisor, "test-brokers")
     guests = QuotaSupervisor(gateway.services.limits)
@@ -54,7 +54,7 @@ def pools_of(gateway: Gateway) -> Pools:
 
 
 class PoolClient:
-    """One caller of one broker."""
+    """One caller of one pool."""
 
     def __init__(
         self,

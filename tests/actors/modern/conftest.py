@@ -1,4 +1,4 @@
-"""A tree of actors whose backends' links are the test's own."""
+"""A tree of actors whose backends' upstream connections are the test's own."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager

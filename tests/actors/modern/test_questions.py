@@ -1,4 +1,4 @@
-"""Answers that ask, and requests that come again with answers: parked, wrapped, run again."""
+"""Answers that ask, and requests that come again with answers: suspended, wrapped, run again."""
 
 from dataclasses import replace
 from typing import Any

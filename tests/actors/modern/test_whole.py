@@ -1,4 +1,4 @@
-"""Clients without sessions in front of the whole tree: real links, real brokers, servers of either era."""
+"""Clients without sessions in front of the whole tree: real upstream connections, real pools, servers of either era."""
 
 import json
 from typing import Any

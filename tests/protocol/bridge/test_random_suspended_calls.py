@@ -14,7 +14,7 @@ from tests.protocol.bridge.world import ANSWERS, ELICIT, ROOTS, SAMPLE, World
 
 
 class Interleavings(RuleBasedStateMachine):
-    """One broker, any number of exchanges."""
+    """One pool, any number of modern requests."""
 
     world: World
 
@@ -45,15 +45,15 @@ class Interleavings(RuleBasedStateMachine):
         if call in self.world.gathering:
             self.world.suspend(call)
 
-    @precondition(lambda self: self.world.parks)
+    @precondition(lambda self: self.world.asking)
     @rule(data=st.data())
     def answer_all(self, data: st.DataObject) -> None:
-        self.world.resume(self._one(data, self.world.parks))
+        self.world.resume(self._one(data, self.world.asking))
 
-    @precondition(lambda self: self.world.parks.keys() & self.world.live.keys())
+    @precondition(lambda self: self.world.asking.keys() & self.world.live.keys())
     @rule(data=st.data(), ok=st.booleans())
-    def end_while_parked(self, data: st.DataObject, ok: bool) -> None:
-        self.world.end(self._one(data, self.world.parks.keys() & self.world.live.keys()), ok)
+    def end_while_suspended(self, data: st.DataObject, ok: bool) -> None:
+        self.world.end(self._one(data, self.world.asking.keys() & self.world.live.keys()), ok)
 
     @precondition(lambda self: self.world.settling)
     @rule(data=st.data())
@@ -72,20 +72,20 @@ class Interleavings(RuleBasedStateMachine):
     def siblings_over(self, data: st.DataObject) -> None:
         self.world.suspend(self._one(data, self.world.gathering))
 
-    @precondition(lambda self: self.world.parks)
+    @precondition(lambda self: self.world.asking)
     @rule(data=st.data())
     def resume(self, data: st.DataObject) -> None:
-        call = self._one(data, self.world.parks)
-        asked = self.world.parks[call].questions
+        call = self._one(data, self.world.asking)
+        asked = self.world.asking[call].questions
         some = data.draw(st.lists(st.sampled_from([q.key for q in asked]), unique=True)) if asked else []
         answers = {q.key: ANSWERS[q.method] for q in asked if q.key in some}
         self.world.resume(call, answers | data.draw(st.sampled_from([{}, {"x": dumps(1)}])))
 
-    @precondition(lambda self: self.world.parks)
+    @precondition(lambda self: self.world.asking)
     @rule(data=st.data())
     def resume_badly(self, data: st.DataObject) -> None:
-        call = self._one(data, self.world.parks)
-        asked = self.world.parks[call].questions
+        call = self._one(data, self.world.asking)
+        asked = self.world.asking[call].questions
         before = len(self.world.answers)
         self.world.resume(call, {q.key: dumps({"action": 1}) for q in asked})
         still = {q.id for q in self.world.calls.held[call].open.values()} if call in self.world.calls.held else set()
@@ -95,7 +95,7 @@ class Interleavings(RuleBasedStateMachine):
     def replay(self, data: st.DataObject, round: int) -> None:
         """Any round of any call, also of one that is long over."""
         call = data.draw(st.integers(1, 12))
-        if call not in self.world.parks or self.world.parks[call].round != round:
+        if call not in self.world.asking or self.world.asking[call].round != round:
             owner = self.world.resume(call, {}, round)
             assert self.world.outcomes[owner][1]["code"] == -32602
 

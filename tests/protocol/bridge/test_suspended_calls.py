@@ -1,4 +1,4 @@
-"""A parked call: asked once, executed once, answered once, whoever comes, stays away, or comes twice."""
+"""A suspended call: asked once, executed once, answered once, whoever comes, stays away, or comes twice."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.protocol.bridge.world import ANSWERS, ELICIT, ROOTS, SAMPLE, World
 
 
 def keys(world: World, call: int) -> list[str]:
-    return [question.key for question in world.parks[call].questions]
+    return [question.key for question in world.asking[call].questions]
 
 
 def code(world: World, owner: str) -> int:
@@ -31,7 +31,7 @@ def test_one_call_over_any_number_of_rounds(serialized: bool) -> None:
     for round, method in enumerate((ELICIT, SAMPLE, ROOTS), start=1):
         world.ask(call, method)
         world.suspend()
-        assert world.parks[call].round == round
+        assert world.asking[call].round == round
         seen += keys(world, call)
         owner = world.resume(call)
     world.end(call)
@@ -68,7 +68,7 @@ def test_questions_that_come_together_are_asked_together() -> None:
     for method in (ELICIT, SAMPLE, ROOTS):
         world.ask(call, method)
     world.suspend()
-    assert [question.method for question in world.parks[call].questions] == [ELICIT, SAMPLE, ROOTS]
+    assert [question.method for question in world.asking[call].questions] == [ELICIT, SAMPLE, ROOTS]
 
 
 def test_what_is_not_answered_is_asked_again_under_its_key_and_what_was_answered_is_not() -> None:
@@ -77,12 +77,12 @@ def test_what_is_not_answered_is_asked_again_under_its_key_and_what_was_answered
     world.ask(call, ELICIT)
     world.ask(call, ROOTS)
     world.suspend()
-    first = world.parks[call]
+    first = world.asking[call]
     world.resume(call, {keys(world, call)[0]: ANSWERS[ELICIT]})
     assert [answer.method for answer in world.answers] == [ELICIT]
     world.suspend()
-    assert world.parks[call].round == 2
-    assert world.parks[call].questions == first.questions[1:]
+    assert world.asking[call].round == 2
+    assert world.asking[call].questions == first.questions[1:]
     world.resume(call)
     world.end(call)
     assert world.sent == {call: 1}
@@ -107,7 +107,7 @@ def test_a_question_that_nobody_has_seen_can_not_be_answered() -> None:
     world.resume(call, {"1": ANSWERS[ELICIT], "2": ANSWERS[ROOTS]})
     assert [answer.method for answer in world.answers] == [ELICIT]
     world.suspend()
-    assert [(q.key, q.method) for q in world.parks[call].questions] == [("2", ROOTS)]
+    assert [(q.key, q.method) for q in world.asking[call].questions] == [("2", ROOTS)]
 
 
 @pytest.mark.parametrize("bad", [{"action": "maybe"}, {"content": {}}, []], ids=str)

@@ -1,4 +1,4 @@
-"""A broker's calls with a client and a backend around them that check what is said to them."""
+"""A pool's calls with a client and a backend around them that check what is said to them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class World:
         self.exchanges: dict[str, str] = {}
         """open | answered | cancelled"""
         self.outcomes: dict[str, tuple[bool, Any]] = {}
-        self.parks: dict[int, ev.Suspend] = {}
+        self.asking: dict[int, ev.Suspend] = {}
         """By call: what its client was asked last and may still answer."""
         self.suspended: set[int] = set()
         self.sent: Counter[int] = Counter()
@@ -90,14 +90,14 @@ class World:
         self._number += 1
         owner = f"{call}.{self._number}"
         self.exchanges[owner] = "open"
-        suspend = self.parks.get(call)
+        suspend = self.asking.get(call)
         if answers is None:
             answers = {q.key: ANSWERS[q.method] for q in suspend.questions} if suspend else {}
         self.do(ev.Resumed(call, owner, round if round is not None else (suspend.round if suspend else 1), answers))
         return owner
 
     def end(self, call: int, ok: bool = True) -> None:
-        """The backend has done it. (The link answers what it still asked.)"""
+        """The backend has done it. (The upstream connection answers what it still asked.)"""
         self._ended_upstream(call)
         self.do(ev.Ended(call, ok, DONE if ok else FAILED))
 
@@ -115,7 +115,7 @@ class World:
         self.do(ev.Settled(call))
 
     def lose(self, line: int, *, for_good: bool) -> None:
-        """The connection breaks: its link has said so to every call; or the link itself ends, which says nothing."""
+        """The connection breaks and has said so to every call; or its actor ends, which says nothing."""
         for call in [c for c, on in (*self.live.items(), *self.settling.items()) if on == line]:
             pending = call in self.live
             if for_good or pending:
@@ -162,11 +162,11 @@ class World:
         self.exchanges[owner] = "answered"
         assert effect.call not in self.suspended
         self.suspended.add(effect.call)
-        self.parks[effect.call] = effect
+        self.asking[effect.call] = effect
 
     def _unsuspend(self, effect: ev.Unsuspend) -> None:
         self.suspended.remove(effect.call)
-        self.parks.pop(effect.call)
+        self.asking.pop(effect.call)
 
     def _answer(self, effect: ev.Answer) -> None:
         assert isinstance(effect.id, int)

@@ -1,4 +1,4 @@
-"""Sessions and links to begin with."""
+"""Sessions and upstream connections to begin with."""
 
 import pytest
 
@@ -13,7 +13,7 @@ def session(request: pytest.FixtureRequest) -> SessionDriver:
 
 @pytest.fixture
 def pipe() -> LinkDriver:
-    """A link that is ready, over a transport that does not relate messages to requests (stdio)."""
+    """An upstream connection that is ready, over a transport that does not relate messages to requests (stdio)."""
     upstream = LinkDriver(related=False)
     upstream.connect()
     return upstream
@@ -21,7 +21,7 @@ def pipe() -> LinkDriver:
 
 @pytest.fixture
 def http() -> LinkDriver:
-    """A link that is ready, over a transport that does (HTTP)."""
+    """An upstream connection that is ready, over a transport that does (HTTP)."""
     upstream = LinkDriver(related=True)
     upstream.connect()
     return upstream

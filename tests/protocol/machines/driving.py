@@ -227,7 +227,7 @@ HELLO = {"protocolVersion": NEWEST, "capabilities": SERVER, "serverInfo": INFO}
 
 
 class LinkDriver:
-    """A link, and the requests that are on the wire: upstream id → (method, params)."""
+    """An upstream connection, and the requests that are on the wire: upstream id → (method, params)."""
 
     def __init__(self, *, related: bool = False, upstream: Upstream | None = None, profile: Profile = PROFILE) -> None:
         self.related = related

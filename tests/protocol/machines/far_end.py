@@ -1,4 +1,4 @@
-"""The far end of a link: a server that works on requests, asks, and remembers what it did."""
+"""The far end of an upstream connection: a server that works on requests, asks, and remembers what it did."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ class Running:
 
 @dataclass
 class Server:
-    """The far end of a link. It numbers its questions from 1, so that two servers use the same ids."""
+    """The far end of an upstream connection. It numbers its questions from 1, so that two servers use the same ids."""
 
     name: str
     related: bool
     upstream: LinkDriver
     events: deque[Any] = field(default_factory=deque)
-    """From the session, and from the transport, to the link."""
+    """From the session, and from the transport, to the upstream connection."""
     frames: deque[tuple[RequestId | None, bytes]] = field(default_factory=deque)
-    """From the link to the server."""
+    """From the upstream connection to the server."""
     up: bool = False
     knows_us: bool = False
     running: dict[RequestId, Running] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""A session machine and the link machines of two backends, joined as the actors join them, with mailboxes and wires
+"""A session machine and the upstream machines of two backends, joined as the actors join them, with mailboxes and wires
 that deliver when it pleases them, and a client and servers at the ends.
 
 Each call carries a number that the server sends back. Whatever the interleaving and whatever is lost: a client gets
@@ -83,17 +83,17 @@ class World(RuleBasedStateMachine):
             case fx.Dispatch(call, method, params, progress):
                 if method != "initialize":
                     target = json.loads(bytes(params))["name"]
-                    self.tell_link(target, ue.Called(call, method, params, progress, method == "tools/call"))
+                    self.tell_upstream(target, ue.Called(call, method, params, progress, method == "tools/call"))
             case fx.CancelCall(call, reason):
                 for name in NAMES:
-                    self.tell_link(name, ue.Abandoned(call, reason))
+                    self.tell_upstream(name, ue.Abandoned(call, reason))
             case fx.AnswerBackend(backend, id, ok, payload):
-                self.tell_link(backend, ue.AnswerGiven(id, ok, payload))
+                self.tell_upstream(backend, ue.AnswerGiven(id, ok, payload))
             case fx.Broadcast(method, params):
                 for name in NAMES:
-                    self.tell_link(name, ue.Notified(method, params))
+                    self.tell_upstream(name, ue.Notified(method, params))
 
-    def tell_link(self, name: str, event: ue.UpstreamEvent) -> None:
+    def tell_upstream(self, name: str, event: ue.UpstreamEvent) -> None:
         self.servers[name].events.append(event)
 
     def read(self, effects: list[Any]) -> None:
@@ -223,7 +223,7 @@ class World(RuleBasedStateMachine):
         data.draw(st.sampled_from([s for s in self.servers.values() if s.frames])).receive()
 
     def deliver(self, server: Server) -> None:
-        """One event to a link; what it says goes where the actors carry it."""
+        """One event to an upstream connection; what it says goes where the actors carry it."""
         for effect in server.upstream.step(server.events.popleft()):
             match effect:
                 case ue.Connect():

@@ -1,4 +1,4 @@
-"""Anything that callers, a backend and a network may do to a link, in any order.
+"""Anything that callers, a backend and a network may do to an upstream connection, in any order.
 
 The model is naive: who called and what was told to whom. It checks that every call has one outcome, which says rightly
 whether it may have been executed; that a request goes out once, or twice if the backend refused it unseen; that ids
@@ -50,7 +50,7 @@ class Call:
 
 
 class Links(RuleBasedStateMachine):
-    """One link, its callers, and the other end."""
+    """One upstream connection, its callers, and the other end."""
 
     @initialize(
         related=st.booleans(),

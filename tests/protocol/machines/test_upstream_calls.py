@@ -1,4 +1,4 @@
-"""Calls and messages on a link that is ready: ids, tokens, lease, questions, cancellation, attribution."""
+"""Calls on an upstream connection that is ready: ids, tokens, turns, server requests, cancellation, attribution."""
 
 from typing import Any
 
@@ -457,7 +457,7 @@ def test_what_only_both_ends_know_brings_a_connection_or_is_counted() -> None:
     assert [kinds(big.step(large)) for _ in "12"] == [["StartClock", "Connect"], ["Count"]]
 
 
-# The outcome of the link's own requests
+# The outcome of the upstream connection's own requests
 
 
 def test_what_the_link_asks_for_itself_is_told_to_nobody(http: LinkDriver) -> None:

@@ -1,4 +1,4 @@
-"""A link's phases and handshakes: the first one, those after a loss, those that fail (2025-11-25 lifecycle)."""
+"""The phases and handshakes of an upstream connection: the first, those after a loss, those that fail (2025-11-25)."""
 
 from itertools import product
 from typing import Any
@@ -220,7 +220,7 @@ def test_every_event_has_an_example() -> None:
     assert {event for _, event in TABLE} == set(EVENTS)
 
 
-def test_an_event_is_served_or_dropped_without_touching_the_link(subtests: pytest.Subtests) -> None:
+def test_an_event_is_served_or_dropped_without_touching_the_upstream(subtests: pytest.Subtests) -> None:
     for phase, event in product(Phase, EVENTS.values()):
         with subtests.test(phase=phase.value, event=type(event).__name__):
             driver = in_phase(phase)

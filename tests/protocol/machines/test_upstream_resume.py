@@ -1,4 +1,4 @@
-"""A link that goes on with the session of an earlier one, and what it knows of its streams for a later one."""
+"""An upstream connection that goes on with the session of an earlier one, and what it keeps for a later one."""
 
 from typing import Any
 

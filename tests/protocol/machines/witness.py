@@ -82,7 +82,7 @@ CAUSES: dict[type, str] = {
     ev.Ended: "session ended",
     ev.StreamFailed: "session ended",
 }
-"""Why a request may be settled. (Of a lost backend the link tells as of any outcome.)"""
+"""Why a request may be settled. (Of a lost backend the upstream connection tells as of any outcome.)"""
 
 
 def _phase(session: Session, name: str) -> StreamPhase:

@@ -1,4 +1,4 @@
-"""A link without sessions, driven through anything that callers, clocks and a server may do, in any order."""
+"""A modern upstream connection, driven through anything that callers, clocks and a server may do, in any order."""
 
 from typing import Any
 
@@ -63,7 +63,7 @@ actions = st.one_of(
 
 
 class Play:
-    """A link and a witness that knows who waits for what."""
+    """An upstream connection and a witness that knows who waits for what."""
 
     def __init__(self, related: bool, warm: bool = False, settled: bool = False) -> None:
         """Its transports; only of a process can more be said."""

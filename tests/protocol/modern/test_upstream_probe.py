@@ -1,4 +1,4 @@
-"""A link without sessions asks whom it speaks to before it says anything else."""
+"""An upstream connection without sessions asks whom it speaks to before it says anything else."""
 
 import pytest
 
