@@ -18,6 +18,7 @@ from typing import Final, assert_never
 
 import trio
 
+from actors.cluster.channels import counted
 from actors.cluster.followed import HeldStream
 from actors.gate import AFFINITY_HEADER, EVENT_HEADER, SESSION_HEADER, VERSION_HEADER
 from actors.machines import duplex as dx
@@ -47,8 +48,6 @@ AGAIN: Final = 0.5
 """Seconds before a stream is asked for again that was refused for now."""
 END_WITHIN: Final = 3.0
 """Seconds for the end of a session whose channel has ended."""
-LARGE: Final = 16 * 1024
-"""Bytes of a message from which on it counts: nearly every one is smaller, and must not suffer from large ones."""
 GONE: Final = 404
 """The status of what is said to a session that is no more."""
 
@@ -223,7 +222,7 @@ class _Connection:
         step = self._conversation.take(body)
         match step:
             case dx.Requested(exchange, opens):
-                if self._shared.held + _counted(body) > self._limits.bodies_bytes:
+                if self._shared.held + counted(body) > self._limits.bodies_bytes:
                     self._conversation.over(exchange)
                     full = errors.overloaded("no room for a message of this size")
                     for told in dx.refused(full, exchange, body).answers:
@@ -261,7 +260,7 @@ class _Connection:
 
     async def _ask(self, exchange: dx.Exchange, body: bytes) -> None:
         """A request, or those of a batch, up to the last answer."""
-        size = _counted(body)
+        size = counted(body)
         self._shared.held += size
         try:
             if exchange.modern:  # its cancellation ends it here
@@ -427,7 +426,3 @@ class _Connection:
         """A session that is no more is the end of its connection."""
         if answer.status == GONE and self._conversation.session is not None:
             self._stop()
-
-
-def _counted(body: bytes) -> int:
-    return len(body) if len(body) > LARGE else 0

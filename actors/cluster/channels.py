@@ -24,7 +24,7 @@ from actors.services import Services
 WAITING: Final = 64
 """Messages that wait on one channel; a further one waits for a place among them, and gets 503 if none comes."""
 LARGE: Final = 16 * 1024
-"""Bytes of a message from which on it counts against what all may take together."""
+"""Bytes of a message from which on it counts: nearly every one is smaller, and must not suffer from large ones."""
 RENAMED: Final = 256
 """Replicas under another name than their channels say that are remembered."""
 ACCEPTED, UNKNOWN, BUSY, UNSURE = 202, 404, 503, 504
@@ -80,7 +80,7 @@ class Messages:
 
     def _add(self, body: bytes, rights: Rights) -> None:
         self._left.append((body, rights))
-        self._channels.held += _counted(body)
+        self._channels.held += counted(body)
 
     @property
     def waiting(self) -> bool:
@@ -108,7 +108,7 @@ class Messages:
                 return None
             await self._place.wait()
         body, self.rights = self._left.pop(0)
-        self._channels.held -= _counted(body)
+        self._channels.held -= counted(body)
         self._let_in()
         return body
 
@@ -125,7 +125,7 @@ class Messages:
         """Nobody receives them any more."""
         self._ready = None
         for body, _ in self._left:
-            self._channels.held -= _counted(body)
+            self._channels.held -= counted(body)
         self._left.clear()
         while self._outside:
             self._outside.popleft().settle(UNKNOWN)
@@ -164,7 +164,7 @@ class Channels:
 
     def room_for(self, body: bytes) -> bool:
         """Whether one more may wait."""
-        return self.held + _counted(body) <= self._services.limits.bodies_bytes
+        return self.held + counted(body) <= self._services.limits.bodies_bytes
 
     @contextmanager
     def opened(
@@ -304,7 +304,8 @@ class _Mailed:
         self.settled.set()
 
 
-def _counted(body: bytes) -> int:
+def counted(body: bytes) -> int:
+    """The bytes of a message that count against what all may take together: none of a small one."""
     return len(body) if len(body) > LARGE else 0
 
 
