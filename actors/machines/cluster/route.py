@@ -330,8 +330,8 @@ ELSEWHERE: Final = (Phase.GIVEN, Phase.POSTING, Phase.POSTED)
 
 
 class Letter(Struct, frozen=True):
-    """One letter under way. `to`: who has it, or had it, or is asked what is recorded of it. `down`: that one is no more,
-    or does not know our name any more. `late`: it is to be given up as soon as it is known whether anybody has it."""
+    """One letter under way. `to`: who has it, or had it, or is asked what is recorded of it. `down`: that one is no
+    more, or does not know our name any more. `late`: it is to be given up as soon as it is known whether anybody has it."""
 
     mid: int
     kind: Kind
@@ -478,7 +478,7 @@ def _moved(route: Route, event: Moved) -> Step:
 
 def _again(route: Route, letter: Letter, phase: Phase) -> Step:
     """The letter goes on to the next owner, unless its time is over."""
-    # Whoever was asked what is recorded of it may say more than once that it has not the session: not that it never had.
+    # Whoever was asked what is recorded of it may say more than once that it has not the session, and yet had it once.
     to = None if phase is Phase.TAKEN else letter.to
     letter = replace(letter, phase=phase, to=to, hops=letter.hops + 1)
     if letter.late and phase is Phase.WAITING:
