@@ -331,7 +331,8 @@ ELSEWHERE: Final = (Phase.GIVEN, Phase.POSTING, Phase.POSTED)
 
 class Letter(Struct, frozen=True):
     """One letter under way. `to`: who has it, or had it, or is asked what is recorded of it. `down`: that one is no
-    more, or does not know our name any more. `late`: it is to be given up as soon as it is known whether anybody has it."""
+    more, or does not know our name any more. `late`: it is to be given up as soon as it is known whether anybody has
+    it."""
 
     mid: int
     kind: Kind
