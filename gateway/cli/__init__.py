@@ -3,6 +3,7 @@
 import gc
 import os
 import signal
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -88,6 +89,7 @@ def cli(context: click.Context) -> None:
 def main() -> None:
     """The entry point of the command line."""
     _end_when_told()
+    _open_standard_streams()
     gc.disable()  # nothing of what a start makes is garbage; who serves collects again
     from gateway.observability.logging import configure  # as all but click: once nothing is collected any more
 
@@ -101,6 +103,17 @@ def _end_when_told() -> None:
     loads would be lost, and it would be killed at the end of its time."""
     if os.getpid() == 1:
         signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+
+
+def _open_standard_streams() -> None:
+    """Whoever has started this process may have closed some of them. What is opened next would have their numbers, and
+    get what is written there, and there would be nothing to write to."""
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # which gets the lowest number that is free
+            setattr(sys, name, open(number, mode, closefd=False))  # noqa: SIM115 - for as long as the process lives
 
 
 __all__ = ["cli", "composed", "main"]

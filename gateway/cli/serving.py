@@ -1,8 +1,10 @@
 """`stagedoor serve`, `run`, `stdio` and `check`."""
 
+import os
 import signal
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -106,10 +108,13 @@ def serve(
         raise click.UsageError("--reload is for one worker")
 
     def announce(serving: Settings) -> None:
-        if as_json:
-            print_json(summary(serving))
-        else:
-            click.echo(banner(serving))
+        try:
+            if as_json:
+                print_json(summary(serving))
+            else:
+                click.echo(banner(serving))
+        except OSError:
+            _give_up_output()
 
     try:
         if settings.workers > 1:
@@ -185,6 +190,13 @@ def _native(target: str, reload: bool = False, *, quiet: bool = False) -> Settin
     with config_problems():
         settings = native_settings(target, reload)
     return _quiet(settings) if quiet else settings
+
+
+def _give_up_output() -> None:
+    """Nobody reads standard output, or its disk is full: no reason to serve nobody. What is left of it is not written
+    at the end either, which would fail once more."""
+    with suppress(OSError, ValueError):  # it is no file
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _quiet(settings: Settings) -> Settings:

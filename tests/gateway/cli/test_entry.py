@@ -4,6 +4,7 @@ import signal
 import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +17,18 @@ def test_the_package_can_be_run_as_a_module() -> None:
     done = subprocess.run([sys.executable, "-m", "stagedoor", "--help"], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("Usage: stagedoor ")
+
+
+@pytest.mark.parametrize("closed", ["2>&-", "0<&- >&- 2>&-"])
+def test_it_runs_with_standard_streams_that_are_closed(tmp_path: Path, closed: str) -> None:
+    file = tmp_path / "c.json"
+    file.write_text('{"mcpServers": {"fx": {"command": "sh"}}, "gateway": {"admin": "0.0.0.0:7001"}}')
+    words = [sys.executable, "-m", "stagedoor", "check", str(file)]
+    done = subprocess.run(
+        ["sh", "-c", f'exec "$@" {closed}', "sh", *words], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert ("can be served" in done.stdout) is (">&- 2" not in closed)
 
 
 def test_the_public_api_is_that_of_servers_in_the_process() -> None:

@@ -1,7 +1,9 @@
+import errno
 import json
 from collections.abc import Callable
 from typing import Any
 
+import click
 import pytest
 from click.testing import Result
 
@@ -83,6 +85,18 @@ def test_where_the_log_is_json_it_warns_in_lines_of_it(
     assert told == [("configuration_note", "info"), ("configuration_warning", "warning")]
     assert "trust" in lines[0]["message"]
     assert "others can reach the admin listener" in lines[1]["message"]
+
+
+def test_that_nobody_reads_what_it_says_keeps_it_from_nothing(
+    stagedoor: Callable[..., Result], file: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any, **options: Any) -> None:
+        if not options.get("err"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(click, "echo", full)
+    assert stagedoor("serve", "--config", file(ONE)).exit_code == 0
+    assert stagedoor("serve", "--json", "--config", file(ONE)).exit_code == 0
 
 
 OPEN = '{"gateway": {"listen": "0.0.0.0:7000", "auth": %s}}'
