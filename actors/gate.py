@@ -27,6 +27,7 @@ from actors.ports import (
     Failed,
     Get,
     Post,
+    PostObserver,
     Principal,
     Refused,
     Replica,
@@ -34,7 +35,6 @@ from actors.ports import (
     Rights,
     SessionKey,
     Streaming,
-    Watch,
     Where,
     ignore,
 )
@@ -496,7 +496,7 @@ class _Letter(Struct, frozen=True):
     rights: Rights = NO_RIGHTS
     batch: bool = False
     bad: tuple[tuple[RequestId | None, Raw], ...] = ()
-    watch: Watch | None = None
+    watch: PostObserver | None = None
 
     @property
     def ids(self) -> tuple[RequestId, ...]:

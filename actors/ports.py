@@ -109,7 +109,7 @@ class Post(Struct, frozen=True):
     body: bytes
     mirrored: bool = True
     rights: Rights = NO_RIGHTS
-    watch: "Watch | None" = None
+    watch: "PostObserver | None" = None
     transport: str = "http"
     """How it came, as logs and traces name it."""
     peer: str = ""
@@ -121,7 +121,7 @@ class Post(Struct, frozen=True):
     """The body, if it was read before."""
 
 
-class Watch(Protocol):
+class PostObserver(Protocol):
     """Who observes what becomes of one POST."""
 
     operations: Mapping[RequestId, Operation]
@@ -805,6 +805,7 @@ __all__ = [
     "Operation",
     "Positioned",
     "Post",
+    "PostObserver",
     "Principal",
     "Record",
     "Refused",
@@ -833,5 +834,4 @@ __all__ = [
     "TransportKind",
     "Unproven",
     "Verifier",
-    "Watch",
 ]

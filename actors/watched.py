@@ -160,7 +160,7 @@ def _unrecordable(body: bytes) -> Answer:
 
 
 class PostWatch:
-    """Implements the port `Watch`: observes the requests of one POST."""
+    """Implements the port `PostObserver`: observes the requests of one POST."""
 
     __slots__ = ("_audit", "_elsewhere", "_observer", "_post", "_shown", "operations")
 

@@ -126,7 +126,7 @@ class Begin(Struct, frozen=True):
     headers: Mapping[str, str] | None
     reply: Reply
     rights: ports.Rights = ports.NO_RIGHTS
-    watch: ports.Watch | None = None
+    watch: ports.PostObserver | None = None
 
 
 class Inform(Struct, frozen=True):
