@@ -293,9 +293,11 @@ async def open_client(target: Target) -> AsyncIterator[Client]:
 
 @asynccontextmanager
 async def open_configured(target: Settings) -> AsyncIterator[ConfiguredClient]:
-    """A client of what a configuration names, without a gateway."""
+    """A client of what a configuration names, without a gateway: whoever has the file has its servers too, so rules for
+    clients do not count."""
     # Whoever asks once wants the whole list.
-    whole = replace(target, limits=replace(target.limits, list_deadline=target.limits.link_connect))
+    limits = replace(target.limits, list_deadline=target.limits.link_connect)
+    whole = replace(target, limits=limits, table=replace(target.table, policy=None))
     async with (
         open_actors(whole, "stagedoor.cli") as (actors, duplex),
         trio.open_nursery() as nursery,

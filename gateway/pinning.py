@@ -28,7 +28,7 @@ async def define(settings: Settings, names: tuple[str, ...]) -> dict[str, Define
     }
     found: dict[str, Defined] = {}
     places = trio.CapacityLimiter(AT_ONCE)
-    everything = replace(settings, table=replace(table, backends=backends, policy=None))
+    everything = replace(settings, table=replace(table, backends=backends))
     async with open_configured(everything) as client, trio.open_nursery() as nursery:
         for name in names:
             nursery.start_soon(_define, client, name, found, places)

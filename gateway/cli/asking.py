@@ -29,7 +29,9 @@ _MISSING = {"failed": "its list can't be had", "pending": "it has not answered y
 
 def _where(command: Callable[..., None]) -> Callable[..., None]:
     """The options that say whom to ask."""
-    command = click.option("--config", metavar="FILE", help="Ask the servers of a file, without a gateway.")(command)
+    command = click.option(
+        "--config", metavar="FILE", help="Ask the servers of a file, without a gateway and its rules."
+    )(command)
     command = click.option("--native", metavar="TARGET", help="Ask one in-process server, without a gateway.")(command)
     command = click.option("--token", envvar="STAGEDOOR_TOKEN", help="Bearer token (better: $STAGEDOOR_TOKEN).")(
         command

@@ -53,6 +53,17 @@ def test_a_configuration_is_checked_by_connecting_to_each_server(config: Path, s
     assert any(line.startswith("  refused: does not work") and "Connection refused" in line for line in lines)
 
 
+def test_rules_for_clients_do_not_count_for_whoever_has_the_file(tmp_path: Path, stagedoor: Run) -> None:
+    rules = [{"who": {"principals": ["ann"]}, "allow": ["works:*"], "limits": {"works:*": "1/day"}}]
+    gateway = {"auth": {"tokens": {"ann": "a" * 32}}, "policy": rules}
+    file = tmp_path / "servers.json"
+    file.write_text(json.dumps({"mcpServers": {"works": SERVERS["works"]}, "gateway": gateway}))
+    done = stagedoor("check", "--connect", file)
+    assert (done.returncode, "  works: works (stagedoor-demo" in done.stdout) == (0, True)
+    assert "works__echo" in stagedoor("ls", "tools", "--config", file).stdout
+    assert stagedoor("call", "works__echo", "--arg", "text=hi", "--config", file).stdout == "hi\n"
+
+
 def test_what_is_listed_and_called_without_a_gateway_says_it_too(config: Path, stagedoor: Run) -> None:
     listed = stagedoor("ls", "tools", "--config", config)
     assert listed.returncode == 1
