@@ -174,7 +174,7 @@ class CallTimes:
         return len(self.running)
 
     def began(self, key: Hashable, method: str, params: Raw, now: float) -> None:
-        """A call came."""
+        """Notes when a call came."""
         name, trace = what_is_called(params) if params else ("", "")
         tool = name if method == "tools/call" else ""
         self.running = put(self.running, key, (now, method if method in METHODS else "", tool, trace))
@@ -215,7 +215,7 @@ class Durations(CallTimes):
     __slots__ = ()
 
     def ended(self, event: ev.CallEnded, now: float, version: str) -> None:
-        """It has its outcome."""
+        """Measures a call that has its outcome."""
         began = self._over(event.call)
         if began is None:
             return
@@ -243,7 +243,7 @@ class BackendDurations(CallTimes):
     def ended(
         self, key: Hashable, ok: bool, payload: Raw, now: float, *, backend: str, transport: str, version: str
     ) -> None:
-        """The outcome of a call."""
+        """Measures a call at the backend that has its outcome."""
         began = self._over(key)
         if began is None:
             return

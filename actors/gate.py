@@ -500,7 +500,7 @@ class _Letter(Struct, frozen=True):
 
     @property
     def ids(self) -> tuple[RequestId, ...]:
-        """Of its requests."""
+        """The ids of its requests."""
         return tuple(m.id for m in self.messages if type(m) is Request)
 
     @property
@@ -509,7 +509,7 @@ class _Letter(Struct, frozen=True):
         return next(iter(self.ids), None)
 
     def posted(self, reply: PendingReply) -> PostMessages:
-        """As the session is told."""
+        """The message that the session is told."""
         operations = self.watch.operations if self.watch is not None else NO_OPERATIONS
         return PostMessages(self.messages, self.batch, self.version, self.bad, reply, self.rights, operations)
 

@@ -79,7 +79,7 @@ class Limiter:
         return None if taken is None else self._told_by(due, taken, of, cost, enforced=enforced)
 
     async def asked(self, due: tuple[Due, ...], *, enforced: bool, cost: int) -> Verdict:
-        """The same for an endpoint, for whoever can wait."""
+        """Whether the limits of an endpoint let a request through, for whoever can wait."""
         answered, verdicts = trio.Event(), list[Verdict]()
 
         def came(verdict: Verdict) -> None:

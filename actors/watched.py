@@ -138,7 +138,7 @@ class WatchedDoor:
             operation.ended("disconnected", "disconnected")
 
     async def delete(self, delete: Delete) -> Answer:
-        """A DELETE."""
+        """Passes on a DELETE."""
         return await self._door.delete(delete)
 
     def client_gone(self, affinity: str) -> None:

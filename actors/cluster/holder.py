@@ -194,7 +194,7 @@ class Pending:
 
     @property
     def ids(self) -> tuple[RequestId, ...]:
-        """Of its requests."""
+        """The ids of its requests."""
         messages = self.message.messages if isinstance(self.message, sm.PostMessages) else ()
         return tuple(m.id for m in messages if isinstance(m, Request))
 

@@ -258,7 +258,7 @@ class Letter(Struct, frozen=True):
 
     @property
     def kind(self) -> str:
-        """As the envelope, and metrics, say what it is."""
+        """What it is, as its envelope and metrics say."""
         return KINDS[type(self.body)]
 
 
@@ -296,7 +296,7 @@ _decode_ids = msgspec.json.Decoder(tuple[int | str, ...]).decode
 
 
 def encode(letter: Letter) -> bytes:
-    """As it is mailed."""
+    """A letter as it is mailed."""
     principal = letter.principal
     return _encode(
         _Envelope(

@@ -514,7 +514,7 @@ NOBODY = Principal("")
 
 
 def _id_of(ask: lt.Ask) -> RequestId | None:
-    """Of the request that an error answers: the first one."""
+    """The id of the request that an error answers: the first one."""
     message = lt.asked(ask)(None) if isinstance(ask, lt.Deliver) else None  # type: ignore[arg-type]
     messages = message.messages if isinstance(message, sm.PostMessages) else ()
     return next((m.id for m in messages if isinstance(m, Request)), None)

@@ -40,7 +40,7 @@ class ReplicaDown(Struct, frozen=True):
 
 
 class Deaths(ClusterListener):
-    """Tells the sweeper."""
+    """Tells the sweeper which replicas have died."""
 
     def __init__(self, sweeper: NamedRef) -> None:
         self._sweeper = sweeper

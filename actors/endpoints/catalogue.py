@@ -204,7 +204,7 @@ class Patience:
     at: float = 0.0
 
     def seconds(self, now: float) -> float:
-        """From this moment on."""
+        """Seconds to wait from this moment on."""
         if now - self.at > 2 * CHECK_LATEST:
             self.vain = 0
         return min(CHECK_LATEST, DEBOUNCE * 2.0 ** min(self.vain, 16))

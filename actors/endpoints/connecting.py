@@ -321,7 +321,7 @@ def sent_away(backend: str, visit: Raw) -> Raw:
 
 
 def declined(method: str, backend: str) -> Outcome:
-    """The user would not."""
+    """The outcome of a call whose user would not connect an account."""
     words = f"The user did not connect an account at {backend!r}."
     if method == "tools/call":
         return True, errors.as_result(words)

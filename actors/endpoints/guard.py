@@ -92,7 +92,7 @@ class Guard:
 
     @property
     def key(self) -> str:
-        """The same for clients that see the same."""
+        """Equal for clients that see the same."""
         ruleset = self.ruleset
         return "" if ruleset is None else ruleset.key
 
@@ -159,7 +159,7 @@ class Guard:
     def visible(
         self, spec: BackendSpec, kind: Kind, items: Iterable[Raw], member: str = "name", *, whole: bool = False
     ) -> Iterable[Raw]:
-        """Of a list's items, those that may be seen; `whole`: they are all there are."""
+        """The items of a list that may be seen; `whole`: they are all there are."""
         if spec.pins is not None:
             from actors.endpoints import pinning  # only where there are pins
 

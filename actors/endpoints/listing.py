@@ -97,7 +97,7 @@ class Source:
         """A list came, whole, over a connection."""
 
     def visible(self, backend: str, tools: Iterable[Raw], listed: Items) -> Iterable[Raw]:
-        """Of the tools of a server, those that the client may be shown, in its form; `listed`: all there are."""
+        """The tools of a server that the client may be shown, in its form; `listed`: all there are."""
         return tools
 
     def form(self, backends: Iterable[str]) -> tuple[object, ...]:

@@ -48,7 +48,7 @@ LISTED_IN: Final[dict[Kind, str]] = {kind: method for method, kind in subjects.L
 def accepted(
     services: Services, pins: Pins, backend: str, kind: Kind, items: Iterable[Raw], *, whole: bool
 ) -> Iterable[Raw]:
-    """Of the items of a list, those that clients are given."""
+    """The items of a list that clients are given."""
     items = tuple(items)
     judged = pins.judge(kind, items, whole=whole)
     tell_all(services, pins, backend, judged.told)

@@ -74,7 +74,7 @@ class TaskRegistry:
     # The client asks
 
     def dispatch(self, effect: fx.Dispatch) -> None:
-        """A request about a task."""
+        """Handles a request about a task."""
         endpoint = self._endpoint
         try:
             backend, id = self._whose(effect, tasks.target(effect.params))

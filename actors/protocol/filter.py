@@ -50,7 +50,7 @@ class Filter(Struct, frozen=True):
 
     @property
     def raw(self) -> Raw:
-        """As the member `notifications` of a listen, or of its acknowledgement."""
+        """The filter as the member `notifications` of a listen, or of its acknowledgement."""
         flags: dict[str, object] = {name: True for method, name in FLAGS.items() if method in self.changes}
         flags |= {"resourceSubscriptions": self.uris} if self.uris else {}
         flags |= {"taskIds": self.tasks} if self.tasks else {}
@@ -127,7 +127,7 @@ TRACE_KEYS: Final = frozenset({"traceparent", "tracestate", "baggage"})
 
 
 def beside(params: Raw) -> Raw:
-    """Of the params of a listen, what only the two ends know; EMPTY: nothing. Raises Refusal (-32602). Trace context is
+    """What only the two ends know of the params of a listen; EMPTY: nothing. Raises Refusal (-32602). Trace context is
     left out: with it every listen would have a subscription of its own at the server."""
     try:
         present = json.members(params)

@@ -61,7 +61,7 @@ class Limit(Struct, frozen=True):
 
     @property
     def micros(self) -> int:
-        """Of a rate: between two; of a quota: of its window."""
+        """Microseconds between two, for a rate; of its window, for a quota."""
         return UNITS[self.unit] if self.quota else -(-UNITS[self.unit] // self.most)
 
     @property

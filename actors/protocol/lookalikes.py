@@ -78,7 +78,7 @@ def shown(text: str) -> str:
 
 
 def skeleton(name: str) -> str:
-    """The same for names that look the same."""
+    """Equal for names that look the same."""
     plain = _ANY.sub("", unicodedata.normalize("NFKC", name)).translate(_ALIKE)
     folded = unicodedata.normalize("NFKC", plain.casefold()).translate(_ALIKE)
     return folded.replace("i", "l").replace("rn", "m")  # a capital I is a small l

@@ -92,13 +92,13 @@ class Operation(msgspec.Struct, eq=False):
 
     @property
     def trace_id(self) -> str:
-        """Of the trace that it is part of; empty: of none."""
+        """The id of the trace that it is part of; empty: of none."""
         found = self.context or self.carried.context
         return found.trace_id if found is not None else ""
 
     @property
     def span_id(self) -> str:
-        """Of the span there that it is, or that it is for; empty: of none."""
+        """The id of the span that it is, or that it is for; empty: of none."""
         found = self.context or self.carried.context
         return found.span_id if found is not None else ""
 

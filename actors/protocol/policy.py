@@ -287,7 +287,7 @@ class Ruleset:
         self.key = self.about()
 
     def about(self, backends: Collection[str] | None = None) -> str:
-        """The same for all who see and may do the same of these backends; None: of all. Where a rule stands makes no
+        """Equal for all who see and may do the same of these backends; None: of all. Where a rule stands makes no
         difference, and neither does whom else it is for."""
         said = {(text, rule.place in self._failed) for rule in self._rules if (text := rule.about(backends))}
         caller = sorted((name, repr(value)) for name, value in self._caller.items()) if self.conditional else []
@@ -523,7 +523,7 @@ class Policy:
 
     @property
     def claims(self) -> frozenset[str]:
-        """Of tokens, which its conditions ask about."""
+        """The claims of tokens that its conditions ask about."""
         return frozenset().union(*(rule.when.claims for rule in self.rules if rule.when is not None))
 
     @property

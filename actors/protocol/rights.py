@@ -39,7 +39,7 @@ class Rights(Struct, frozen=True, omit_defaults=True, cache_hash=True):
 
     @property
     def digest(self) -> str:
-        """The same for the same rights, in every process, whenever they expire."""
+        """Equal for equal rights, in every process, whenever they expire."""
         return _digest(self.issuer, self.subject, self.client, self.groups, self.scopes, self.claims)
 
 

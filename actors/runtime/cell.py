@@ -152,7 +152,7 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """The actor's."""
+        """The name of the actor."""
         return self.ref.name
 
     # Messages in
@@ -207,7 +207,7 @@ class Cell:
         self.system.dispatcher.schedule(self)
 
     def burst(self) -> None:
-        """Its turn."""
+        """Runs the turn of this actor: some of its messages."""
         self._running = True
         with Boundary(self._burst_over):
             self._receive_some()

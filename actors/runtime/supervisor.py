@@ -122,11 +122,11 @@ class DynamicSupervisor(BaseSupervisor):
         self._children: dict[str, Ref] = {}
 
     def __len__(self) -> int:
-        """How many are alive."""
+        """How many children are alive."""
         return len(self._children)
 
     def children(self) -> list[Ref]:
-        """Those that are alive."""
+        """The children that are alive."""
         return [*self._children.values()]
 
     def start_child(self, actor: Actor, name: str | None = None) -> Ref:

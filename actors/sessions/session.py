@@ -1107,7 +1107,7 @@ class SessionActor(Actor):
 
     @property
     def busy(self) -> bool:
-        """Whether anything goes on."""
+        """Whether anything is under way."""
         state = self._state
         waits = state.requests or state.asks or self._posts or self._gets
         return bool(waits) or self.recorder.busy or not self.record.settled

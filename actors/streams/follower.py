@@ -82,7 +82,7 @@ class Follower:
         return failed
 
     async def receive(self) -> bytes | None:
-        """The next events."""
+        """The next events of the stream."""
         chunk = await self._next()
         gap = self.gap
         return chunk if chunk is None or gap is None else with_gap(chunk, gap)
@@ -141,7 +141,7 @@ class Follower:
         return self.stream.startswith("p")
 
     def close(self) -> None:
-        """The reader is gone."""
+        """Stops: the reader is gone."""
         if self.connection is not None:
             self.connection.close()
 

@@ -120,7 +120,7 @@ class Eras:
         return self._of(spec).asks
 
     def found_asking(self, spec: BackendSpec) -> None:
-        """It has done so."""
+        """Notes that this server has asked its client something."""
         self._of(spec).asks = True
 
     def settled(self, spec: BackendSpec) -> BackendSpec:

@@ -60,7 +60,7 @@ class OwnCalls:
         return call
 
     def limit(self, call: int, seconds: float | None = None) -> None:
-        """Gives a call a deadline."""
+        """Gives a call of ours a deadline."""
         left = self._deadline if seconds is None else seconds
         if left < math.inf:
             self._ctx.set_timer(("own", call), left, OwnDue(call))

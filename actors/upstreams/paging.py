@@ -46,7 +46,7 @@ class Paging:
         self._ask(EMPTY, self.outcome)
 
     def outcome(self, ok: bool, payload: Raw) -> None:
-        """A page, or an error."""
+        """Takes a page, or an error instead of it."""
         if not ok:
             self._done(tuple(self._items) if self._pages else None, payload)
             return

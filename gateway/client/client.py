@@ -228,7 +228,7 @@ class Client:
         return typed(CallResult, await self.request("tools/call", params, progress=progress))
 
     async def read_resource(self, uri: str) -> ReadResult:
-        """What is there."""
+        """What the resource at this URI holds."""
         return typed(ReadResult, await self.request("resources/read", {"uri": uri}))
 
     async def get_prompt(self, name: str, arguments: Mapping[str, str] | None = None) -> PromptResult:

@@ -84,7 +84,7 @@ class Dialect(Protocol):
 
     @property
     def version(self) -> str:
-        """The revision."""
+        """The revision that is spoken."""
 
     @property
     def asks(self) -> bool:
@@ -149,7 +149,7 @@ class Conversation:
         progress: bool = False,
         mirrored: Sequence[Mirrored] = (),
     ) -> Outgoing:
-        """A request."""
+        """A request to the server, with its id."""
         self._last += 1
         id = self._last
         self._open.add(id)
@@ -161,7 +161,7 @@ class Conversation:
         return Outgoing(codec.encode_request(id, method, raw), self.dialect.headers(method, raw, mirrored), id)
 
     def tell(self, method: str, params: Mapping[str, Any] | None = None) -> Outgoing:
-        """A notification."""
+        """A notification to the server."""
         raw = EMPTY if params is None else dumps(params)
         return Outgoing(codec.encode_notification(method, raw), self.dialect.headers(method, raw, ()))
 

@@ -152,7 +152,7 @@ class Watching:
             raise
 
     def abandon(self, watch: Watch) -> None:
-        """As `end`, of one that nobody has any more; from any thread."""
+        """Ends a subscription that nobody has any more; from any thread."""
         with suppress(trio.RunFinishedError):
             self._token.run_sync_soon(self._end_soon, watch)
 
@@ -261,7 +261,7 @@ class Subscription:
         return await (await self._begin()).next()
 
     async def aclose(self) -> None:
-        """Ends it."""
+        """Ends the subscription."""
         watch, self._watch = self._watch, None
         if watch is not None:
             await self._watching.end(watch)

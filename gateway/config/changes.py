@@ -114,7 +114,7 @@ def place_text(path: Path) -> str:
 
 
 def differences(before: Mapping[Path, str], after: Mapping[Path, str]) -> Changes:
-    """From one to the other."""
+    """What is different from one file to the other."""
     others = [path for path in before.keys() | after.keys() if before.get(path) != after.get(path)]
     return _sorted(others, _names(before), _names(after))
 

@@ -27,7 +27,7 @@ def native_settings(target: str, reload: bool = False) -> Settings:
 
 
 def settings_of(server: Any, *, digest: str) -> Settings:
-    """The same of a server that is there."""
+    """The settings for a server that is there already."""
     spec = BackendSpec(NAME, NativeTarget(server))
     return Settings(Table({NAME: spec}, {"": Endpoint("", "transparent", (NAME,))}, digest=digest), prestart=False)
 

@@ -117,7 +117,7 @@ class Flows:
         return msgspec.json.decode(plain, type=Flow) if plain is not None else None
 
     async def end(self, handle: str, flow: Flow) -> None:
-        """It is over."""
+        """Forgets a flow that is over."""
         there(await self._shelf.take(shelf_key("flow", handle)))
         there(await self._shelf.take(shelf_key("flow-of", flow.principal, flow.backend, flow.url)))
 

@@ -69,7 +69,7 @@ class Spans:
         )
 
     def ended(self, operation: Operation) -> None:
-        """Ends it."""
+        """Ends the span of this operation."""
         span: Span | None = operation.span
         operation.span = None
         if span is None:

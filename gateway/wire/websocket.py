@@ -145,7 +145,7 @@ class WebSocket:
             self.abort()
 
     def abort(self) -> None:
-        """Without a word."""
+        """Cuts the connection without a word."""
         self._stream.close()
 
     def _ended(self, exit: Exit) -> None:

@@ -58,12 +58,12 @@ def undecided(breaker: Breaker, now: float, who: Hashable) -> Breaker:
 
 
 def succeeded(breaker: Breaker) -> Breaker:
-    """An attempt worked."""
+    """The state after an attempt that worked."""
     return Breaker() if breaker.failures or breaker.state is not BreakerState.CLOSED else breaker
 
 
 def failed(breaker: Breaker, now: float, jitter: float) -> Breaker:
-    """An attempt did not."""
+    """The state after an attempt that did not work."""
     if breaker.state is BreakerState.OPEN and now < breaker.until:
         # News of the same outage, from attempts begun before it opened: many upstream connections lost at once are
         # one failure.

@@ -68,7 +68,7 @@ class Cache:
 
     @property
     def size(self) -> int:
-        """Bytes of all answers."""
+        """Bytes of all answers that are kept."""
         return self._bytes
 
     def get(self, method: str, params: Raw, client: Caller, now: float) -> Raw | None:
