@@ -15,6 +15,7 @@ from actors.protocol.table import Limits, RemoteTarget, StdioTarget, Table
 from gateway.config.problems import Path as Place
 from gateway.config.references import Loaded
 from gateway.config.snapshot import Snapshot
+from gateway.wire.url import is_loopback
 
 CREDENTIAL = re.compile(r"authorization|cookie|token|secret|passw|api[-_]?key|credential", re.IGNORECASE)
 """What the name of a header or of a variable says when its value is a credential."""
@@ -219,25 +220,28 @@ class Settings:
 
     @property
     def unguarded(self) -> str:
-        """Why it can't be served where it listens: anybody could use it, and nobody said that this is meant; or nobody
-        could open its pages. Else empty (MCP, security best practices: sessions of nobody in particular are for one
-        machine)."""
+        """Why it can't be served where it listens, or is said to be: anybody could use it, and nobody said that this is
+        meant; or nobody could open its pages. Else empty (MCP, security best practices: sessions of nobody in
+        particular are for one machine)."""
         if self.listen.path and self.auth.browser is not None and self.auth.browser.mode == "proxy":
             return f"at {self.listen} no login proxy has an address that `gateway.auth.browser.from` could name"
-        if self.listen.path or self.listen.loopback:
+        near = bool(self.listen.path) or self.listen.loopback
+        proxied = self.auth.browser is not None and self.auth.browser.mode == "proxy"  # which knows who comes
+        if near and (proxied or is_loopback(urlsplit(self.public_url).hostname or "localhost")):
             return ""
+        where = self.public_url if near else self.listen  # by a proxy on this machine, or a tunnel
         connects = any(spec.auth is not None and spec.auth.connected for spec in self.table.backends.values())
         if (self.auth.issuers or (connects and self.auth.browser is not None)) and not self.public_url:
             return f"whoever reaches {self.listen} is told where the gateway is: set `gateway.publicUrl`"
         if self.auth.browser is not None and self.auth.browser.mode == "none":
             return (
-                f"others can reach {self.listen}, and its pages for accounts believe whoever opens a link: say by"
+                f"others can reach {where}, and its pages for accounts believe whoever opens a link: say by"
                 " `gateway.auth.browser` how they find out who that is"
             )
         if self.auth.asked or self.auth.anonymous:
             return ""
         return (
-            f"others can reach {self.listen}, and nobody has to say who he is: anybody could use the servers. Set"
+            f"others can reach {where}, and nobody has to say who he is: anybody could use the servers. Set"
             " `gateway.auth.tokens` or `gateway.auth.issuers`, or if it is meant `gateway.auth.anonymous: true`"
             " (`--anonymous`)"
         )

@@ -100,6 +100,7 @@ def test_that_nobody_reads_what_it_says_keeps_it_from_nothing(
 
 
 OPEN = '{"gateway": {"listen": "0.0.0.0:7000", "auth": %s}}'
+PROXIED = '{"gateway": {"listen": "127.0.0.1:7000", "publicUrl": "https://mcp.example.com", "auth": %s}}'
 
 
 @pytest.mark.parametrize(
@@ -113,6 +114,11 @@ OPEN = '{"gateway": {"listen": "0.0.0.0:7000", "auth": %s}}'
         (OPEN % '{"anonymous": true}', [], True),
         (OPEN % "{}", ["--anonymous"], True),
         (OPEN % '{"tokens": {"ann": "0123456789012345678901"}}', [], True),
+        (PROXIED % "{}", [], False),
+        (PROXIED % "{}", ["--listen", "unix:/tmp/stagedoor.sock"], False),
+        (PROXIED % '{"anonymous": true}', [], True),
+        (PROXIED % '{"tokens": {"ann": "0123456789012345678901"}}', [], True),
+        (PROXIED.replace("https://mcp.example.com", "http://127.0.0.1:7000") % "{}", [], True),
     ],
 )
 def test_it_serves_anybody_from_elsewhere_only_where_that_is_said(
