@@ -209,7 +209,7 @@ class Gateway:
         self, actors: GatewayActors, revoked: Revoked, what: str, name: str, options: Mapping[str, str]
     ) -> tuple[int, dict[str, Any]]:
         if what in ("revoke", "restore"):
-            return await operate_principal(revoked, what, name)
+            return await operate_principal(revoked, what, name, self.settings.auth)
         if what in ("accounts", "accounts-disconnect", "rewrap") and self.accounts is not None:
             return await self.accounts(what, options)
         return await Operator(actors).ask(what, name, options)

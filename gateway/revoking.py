@@ -14,10 +14,11 @@ from typing import Any, Final
 import trio
 
 from actors.ports import Asker, Failed, Log, Refused, Shelf
-from actors.protocol.rights import SKEW, principal_id
+from actors.protocol.rights import SKEW, owner_of, principal_id
 from actors.runtime import ActorDown, MailboxFull, NotTaken
 from actors.sessions.messages import EndSession
 from actors.tree import GatewayActors
+from gateway.config import Auth
 
 KEY: Final = "revoked"
 KEPT: Final = 400 * 86_400.0
@@ -123,14 +124,22 @@ class Revoked:
         raise NotRevokedError("the store did not take it; try again")
 
 
-async def operate_principal(revoked: Revoked, what: str, principal: str) -> tuple[int, dict[str, Any]]:
-    """`revoke` or `restore`, as the admin listener answers it."""
+async def operate_principal(revoked: Revoked, what: str, principal: str, auth: Auth) -> tuple[int, dict[str, Any]]:
+    """`revoke` or `restore`, as the admin listener answers it. `known`: by these rules there is such a principal; it is
+    done all the same, for the token may be gone from the configuration, or come back to it."""
     try:
         with trio.fail_after(WITHIN):
             await (revoked.revoke if what == "revoke" else revoked.restore)(principal)
     except (NotRevokedError, trio.TooSlowError):
         return 503, {"error": "the store did not take it; try again"}
-    return 200, {"principal": principal, "revoked": what == "revoke"}
+    return 200, {"principal": principal, "revoked": what == "revoke", "known": _known(principal, auth)}
+
+
+def _known(principal: str, auth: Auth) -> bool:
+    owner = owner_of(principal)
+    if owner is None:
+        return principal in dict(auth.tokens)
+    return owner[0] in {issuer.issuer for issuer in auth.issuers}
 
 
 def _merged(one: Mapping[str, float], other: Mapping[str, float]) -> dict[str, float]:

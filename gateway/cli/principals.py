@@ -1,6 +1,7 @@
 """`stagedoor principals`: takes the access from somebody, on all replicas of a running gateway, or gives it back."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import click
 
@@ -50,8 +51,18 @@ def revoke(
         print_json(told)
     else:
         click.echo(printable(f"{told.get('principal')} has no access any more"))
+        _warn_of_a_stranger(told)
     if accounts and told.get("more"):
         raise click.ClickException("there are more accounts: run it again")
+
+
+def _warn_of_a_stranger(told: Mapping[str, Any]) -> None:
+    """Whoever takes the access from somebody must not believe that it is done because of a slip of his pen."""
+    if told.get("known") is False:
+        click.secho("warning: ", fg="yellow", nl=False, err=True)
+        click.echo(
+            "no token of the configuration has this name, and none of its issuers: see `sessions list`", err=True
+        )
 
 
 @principals.command()

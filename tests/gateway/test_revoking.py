@@ -11,8 +11,10 @@ import pytest
 import trio
 
 from actors.ports import Asker, Failed, Principal, Refused, Rights
+from actors.protocol.issuers import Issuer
 from actors.protocol.rights import SKEW, STATIC, principal_id
-from gateway.revoking import EVERY, KEY, NotRevokedError, Revoked
+from gateway.config import Auth
+from gateway.revoking import EVERY, KEY, NotRevokedError, Revoked, operate_principal
 from tests.support.harness import Gateway, open_replicas
 from tests.support.mcp_backend import Backend
 
@@ -51,6 +53,19 @@ async def test_every_replica_refuses_old_tokens_and_takes_new_ones(autojump_cloc
         await two.restore(NAME)
         await trio.sleep(EVERY + 0.1)
         assert not one.revoked(ann(NOW - 1))
+
+
+async def test_it_is_told_whether_there_is_such_a_principal(autojump_clock: Any) -> None:
+    auth = Auth(tokens=(("ci", "token"),), issuers=(Issuer("https://idp.test"),))
+    async with open_replicas(1, Backend("alpha")) as gateways, revoking(*gateways) as (one,):
+        for name, known in (
+            ("ci", True),
+            ("cj", False),
+            (NAME, True),
+            (principal_id("https://idp.tset", "ann"), False),
+        ):
+            status, told = await operate_principal(one, "revoke", name, auth)
+            assert (status, told) == (200, {"principal": name, "revoked": True, "known": known})
 
 
 async def test_a_configured_token_is_refused_until_it_is_restored(autojump_clock: Any) -> None:

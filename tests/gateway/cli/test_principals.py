@@ -20,6 +20,15 @@ def test_access_is_taken_away_and_given_back(
     assert composition.operated == [(what, "ann", {})] * 2
 
 
+@pytest.mark.parametrize(("known", "warned"), [(True, False), (False, True)])
+def test_that_nobody_has_that_name_is_told(
+    stagedoor: Callable[..., Result], composition: Any, known: bool, warned: bool
+) -> None:
+    composition.told = [(200, {"principal": "anm", "revoked": True, "known": known})]
+    result = stagedoor("principals", "revoke", "anm")
+    assert (result.exit_code, "warning: no token" in result.stderr) == (0, warned)
+
+
 def test_a_user_of_an_issuer_is_named_by_both(stagedoor: Callable[..., Result], composition: Any) -> None:
     composition.told = [(200, {"principal": "x", "revoked": True})]
     stagedoor("principals", "revoke", "ann", "--issuer", "https://idp.test")
