@@ -72,12 +72,9 @@ def _add_sessions(app: QuartTrio, operate: Operate) -> None:
 
     @app.post("/api/sessions/<name>/<what>")
     async def act(name: str, what: str) -> Response:
-        refused = _of_a_page()
-        if refused is not None:
-            return refused
-        options = await request.get_json(silent=True)
-        if not isinstance(options, dict) or not all(isinstance(value, str) for value in options.values()):
-            return _json(400, {"error": "the body is a JSON object of texts"})
+        options = await _posted()
+        if isinstance(options, Response):
+            return options
         return _json(*await operate(what, name, _from(options)))
 
 
@@ -88,24 +85,20 @@ def _add_config(app: QuartTrio, compare: Compare) -> None:
 
     @app.post("/api/config")
     async def differences() -> Response:
-        refused = _of_a_page()
-        if refused is not None:
-            return refused
-        told = await request.get_json(silent=True)
-        if not isinstance(told, dict) or not all(isinstance(value, str) for value in told.values()):
-            return _json(400, {"error": "the body is a JSON object of texts"})
+        told = await _posted()
+        if isinstance(told, Response):
+            return told
         return _json(*compare(told))
 
 
 def _add_principals(app: QuartTrio, operate: Operate) -> None:
     @app.post("/api/principals/<what>")
     async def change(what: str) -> Response:
-        refused = _of_a_page()
-        if refused is not None:
-            return refused
-        options = await request.get_json(silent=True)
-        principal = options.get("principal") if isinstance(options, dict) else None
-        if what not in ("revoke", "restore") or not isinstance(principal, str) or not principal:
+        options = await _posted()
+        if isinstance(options, Response):
+            return options
+        principal = options.get("principal")
+        if what not in ("revoke", "restore") or not principal:
             return _json(400, {"error": "the body is a JSON object with the principal"})
         return _json(*await operate(what, principal, _from({})))
 
@@ -121,12 +114,9 @@ def _add_accounts(app: QuartTrio, operate: Operate) -> None:
         return _json(*await operate("accounts", "", request.args.to_dict()))
 
     async def act(what: str, needs: tuple[str, ...] = ()) -> Response:
-        refused = _of_a_page()
-        if refused is not None:
-            return refused
-        options = await request.get_json(silent=True)
-        if not isinstance(options, dict) or not all(isinstance(value, str) for value in options.values()):
-            return _json(400, {"error": "the body is a JSON object of texts"})
+        options = await _posted()
+        if isinstance(options, Response):
+            return options
         if missing := [name for name in needs if not options.get(name)]:
             return _json(400, {"error": f"the body lacks {missing[0]}"})
         return _json(*await operate(what, options.get("principal", ""), _from(options)))
@@ -140,14 +130,17 @@ def _add_accounts(app: QuartTrio, operate: Operate) -> None:
         return await act("rewrap")
 
 
-def _of_a_page() -> Response | None:
-    """No page in a browser may change anything: what one sends to another origin without being asked names its own, or
-    has no type that a program's request has."""
+async def _posted() -> dict[str, str] | Response:
+    """The body of a POST, or what is answered instead. No page in a browser may change anything: what one sends to
+    another origin without being asked names its own, or has no type that a program's request has."""
     if "Origin" in request.headers or request.headers.get("Sec-Fetch-Site", "none") != "none":
         return _json(403, {"error": "this is not for pages in a browser"})
     if request.mimetype != "application/json":
         return _json(415, {"error": "the content type is application/json"})
-    return None
+    body = await request.get_json(silent=True)
+    if not isinstance(body, dict) or not all(isinstance(value, str) for value in body.values()):
+        return _json(400, {"error": "the body is a JSON object of texts"})
+    return body
 
 
 def _json(status: int, body: Mapping[str, Any]) -> Response:
