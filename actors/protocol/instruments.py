@@ -266,6 +266,7 @@ _ROWS: Final = (
         "counter",
         "Calls that rules decided: allow, deny, step-up, or failed, which is denied; observed only, or enforced",
         ("outcome", "mode"),
+        values={"outcome": ("allow", "deny", "step-up", "failed"), "mode": ("enforce", "observe")},
     ),
     Instrument(
         "stagedoor_pin_changes_total",
@@ -297,7 +298,13 @@ _ROWS: Final = (
     ),
     Instrument("stagedoor_version_mismatches_total", "counter", "Version headers other than the negotiated one"),
     # The configuration.
-    Instrument("stagedoor_reloads_total", "counter", "Configurations that were read anew, by outcome", ("outcome",)),
+    Instrument(
+        "stagedoor_reloads_total",
+        "counter",
+        "Configurations that were read anew, by outcome",
+        ("outcome",),
+        values={"outcome": ("reloaded", "unchanged", "refused")},
+    ),
     Instrument(
         "stagedoor_reload_success_timestamp_seconds",
         "gauge",

@@ -229,6 +229,16 @@ def test_an_alert_asks_for_what_is_counted_and_leads_to_its_paragraph(alert: str
     assert all(word in paragraph for word in ("*Means:*", "*Look at:*", "*Do:*"))
 
 
+@pytest.mark.parametrize("alert", alerts())
+def test_what_an_alert_wants_to_see_grow_is_there_before_the_first_event(alert: str) -> None:
+    """A series that begins with its first event does not grow by it. Those of a server begin with the server."""
+    for name, matched in re.findall(r"increase\(\s*(\w+)(?:{([^}]*)})?\[", alerts()[alert]["expr"]):
+        one = INSTRUMENTS[name]
+        assert {*one.labels} - {"server"} == one.values.keys(), name
+        for label, values in re.findall(r'(\w+)=~?"([^"]*)"', matched):
+            assert {*values.split("|")} <= {*one.values[label]}, name
+
+
 def test_every_paragraph_on_an_alert_is_of_a_rule() -> None:
     section = OPERATIONS.read_text().partition("\n## Alerts\n")[2].partition("\n## ")[0]
     assert re.findall(r"^### (\w+)$", section, re.MULTILINE) == list(alerts())
