@@ -227,8 +227,8 @@ Values: TypeAlias = Mapping[str, Any]
 
 
 class Facts(NamedTuple):
-    """What is asked for, besides by its name: arguments as they were given (None: of a list), and what is known of the
-    tool."""
+    """What conditions may ask about besides names: arguments as they were given (None: of a list), and what is known of
+    the tool."""
 
     args: Any = None
     annotations: Any = None
