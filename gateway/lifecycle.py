@@ -242,13 +242,20 @@ class RemoteConnector:
     """Reaches servers over a network. What that takes is loaded with the first of them, since many have none."""
 
     def __init__(
-        self, log: Log, nursery: trio.Nursery, limits: Limits, connections: int, credentials: CredentialsOf
+        self,
+        log: Log,
+        nursery: trio.Nursery,
+        limits: Limits,
+        connections: int,
+        credentials: CredentialsOf,
+        redact: Callable[[str], str],
     ) -> None:
         self._log = log
         self._nursery = nursery
         self._limits = limits
         self._connections = connections
         self._credentials = credentials
+        self._redact = redact
         self._http: HttpConnector | None = None
 
     def connect(self, spec: BackendSpec, emit: Callable[[TransportEvent], None], modern: bool = False) -> Transport:
@@ -267,6 +274,7 @@ class RemoteConnector:
             limits=HttpLimits(message_bytes=self._limits.message_bytes),
             connections=self._connections,
             credentials=self._credentials,
+            redact=self._redact,
         )
 
     def sweep(self) -> None:
@@ -294,12 +302,13 @@ async def open_connector(
     new_privileges: bool = False,
     pools: Callable[[], Iterable[BackendSpec]] = tuple,
 ) -> AsyncIterator[Connector]:
-    """The connector for every kind of target. `secrets` are taken out of what child processes write of themselves;
+    """The connector for every kind of target. `secrets` are taken out of what servers write for people;
     `connections` bounds those over HTTP, `descriptors` is the limit of open files that child processes get. Without
     `new_privileges` neither this process nor a child can gain any, to its end. `pools` are the servers whose processes
     are started ahead, as they are configured at that moment."""
     if not new_privileges:
         forbid_new_privileges()  # before there are threads: children are started in those
+    redact = secrets.foreign if isinstance(secrets, KnownSecrets) else Redaction(secrets).foreign
     stdio = StdioConnector(
         log,
         processes=limits.child_processes,
@@ -310,11 +319,11 @@ async def open_connector(
             descriptors=descriptors,
         ),
         key=key,
-        redact=secrets.foreign if isinstance(secrets, KnownSecrets) else Redaction(secrets).foreign,
+        redact=redact,
     )
     try:
         async with trio.open_nursery() as nursery:
-            remote = RemoteConnector(log, nursery, limits, connections, credentials)
+            remote = RemoteConnector(log, nursery, limits, connections, credentials, redact)
             nursery.start_soon(_sweep, remote.sweep)
             nursery.start_soon(stdio.keep_warm, pools, random)
             yield TargetConnector(

@@ -26,13 +26,27 @@ from gateway.backends.outbox import Outgoing
 from gateway.wire.errors import ConnectError, HeaderError, PoolFullError, SizeError, WireError
 from gateway.wire.http1_client import encode_headers
 from gateway.wire.http_events import EventTrail, read_events
-from gateway.wire.http_rules import PASSING, Answered, Failed, Kind, Lost, answers, executed_by, judge, kind_of, read
+from gateway.wire.http_rules import (
+    PASSING,
+    Answered,
+    Failed,
+    Kind,
+    Lost,
+    answers,
+    executed_by,
+    judge,
+    kind_of,
+    read,
+    words_of,
+)
 from gateway.wire.http_session import HttpSession
 from gateway.wire.pool import Exchange, Pool, Response
 from gateway.wire.url import Url
 
 ERROR_BODY: Final = 1024 * 1024
 """Bytes of a refusal's body that are looked at; a larger one is as good as none."""
+TOLD: Final = 200
+"""Characters of what a refusal says that operators are told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +94,14 @@ class Endpoint:
     """Of a GET that shows whether the server has HTTP+SSE there; None: it is not asked."""
     credentials: Credentials | None = None
     """What goes with each request besides the configured headers."""
+    redact: Callable[[str], str] = str
+    """Takes credentials out of what the server says to people."""
+
+    def explained(self, refused: str, status: int, body: bytes) -> str:
+        """For operators: how a request was refused, with what the server says of it; "" if it says nothing. (Many a
+        server knows one name of its host alone, or wants another header, and says so.)"""
+        words = self.redact(words_of(status, body))[:TOLD]  # cut afterwards: half a credential is not recognized
+        return f"{refused}: {words}" if words else ""
 
     def usable(self, rights: Rights) -> bool:
         """Whether a request with these rights may be sent."""
@@ -385,7 +407,13 @@ class HttpCall(HttpExchange):
             self._emit(SessionLost(self.id))
         elif isinstance(verdict, Failed):
             message = f"{self._end.name}: {verdict.message}"
-            self._fail(verdict.reason, message, verdict.executed, response.status)
+            self._fail(
+                verdict.reason,
+                message,
+                verdict.executed,
+                response.status,
+                self._end.explained(message, response.status, body),
+            )
         else:
             self._answered = True
             self._emit(FrameReceived(body, self.id, status=response.status))

@@ -59,6 +59,7 @@ class _Means(TypedDict):
     log: Log
     limits: HttpLimits
     credentials: Credentials | None
+    redact: Callable[[str], str]
 
 
 class HttpConnector:
@@ -79,10 +80,13 @@ class HttpConnector:
         tls: SSLContext | None = None,
         connections: int = CONNECTIONS,
         credentials: CredentialsOf = no_credentials,
+        redact: Callable[[str], str] = str,
     ) -> None:
-        """`credentials`: what authorizes the requests to a server, if that is more than its headers."""
+        """`credentials`: what authorizes the requests to a server, if that is more than its headers. `redact` takes
+        credentials out of what servers say to people."""
         self._log = log
         self._credentials = credentials
+        self._redact = redact
         self._nursery = nursery
         self._connections = connections
         self._sockets = trio.CapacityLimiter(max(1, connections // 2))
@@ -102,7 +106,12 @@ class HttpConnector:
             return self._websocket(spec.name, spec.target, emit, credentials)
         pools = self._pools_of(spec)
         more = _Means(
-            calls=pools.calls, streams=pools.streams, log=self._log, limits=self._limits, credentials=credentials
+            calls=pools.calls,
+            streams=pools.streams,
+            log=self._log,
+            limits=self._limits,
+            credentials=credentials,
+            redact=self._redact,
         )
         try:
             if isinstance(spec.target, SseTarget):

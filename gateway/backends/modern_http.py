@@ -82,11 +82,12 @@ class ModernHttpTransport(BoundTransport):
         log: Log,
         limits: HttpLimits,
         credentials: Credentials | None = None,
+        redact: Callable[[str], str] = str,
     ) -> None:
-        """ValueError for a URL or headers that are none."""
+        """ValueError for a URL or headers that are none. `redact`: as in `Endpoint`."""
         self._log = log
         sse = HttpSession(target.headers).get_headers() if target.may_be_sse else None
-        self._end = Endpoint(name, parse_url(target.url), calls, streams, limits, emit, sse, credentials)
+        self._end = Endpoint(name, parse_url(target.url), calls, streams, limits, emit, sse, credentials, redact)
         self._own = _own(target.headers)
         """Headers that every request has."""
         self._nursery: trio.Nursery | None = None
@@ -341,4 +342,5 @@ class _Exchange(HttpExchange):
             self._answered = True
             self._emit(FrameReceived(body, self.id, status=status))
         else:
-            self._fail("http_status", f"{name} answered with HTTP {worded(status)}", executed_by(status), status)
+            message = f"{name} answered with HTTP {worded(status)}"
+            self._fail("http_status", message, executed_by(status), status, self._end.explained(message, status, body))

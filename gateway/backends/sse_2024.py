@@ -76,12 +76,13 @@ class SseTransport(BoundTransport):
         log: Log,
         limits: HttpLimits,
         credentials: Credentials | None = None,
+        redact: Callable[[str], str] = str,
     ) -> None:
-        """ValueError for a URL or headers that are none."""
+        """ValueError for a URL or headers that are none. `redact`: as in `Endpoint`."""
         self._log = log
         self._emit = emit
         url = parse_url(target.url, ON_SOCKET)
-        self._end = Endpoint(name, url, calls, streams, limits, self._say, credentials=credentials)
+        self._end = Endpoint(name, url, calls, streams, limits, self._say, None, credentials, redact)
         """Of the stream."""
         self._posts_to: Endpoint | None = None
         """As soon as it is named."""
@@ -195,8 +196,9 @@ class SseTransport(BoundTransport):
         if 200 <= status < 300:
             why = "the server answered in no event stream"
         message = f"{self._end.name}: {why}"
-        self._fail_waiting("http_status", message, status)
-        self._end_with("http_status", message)
+        detail = self._end.explained(message, status, body)
+        self._fail_waiting("http_status", message, status, detail)
+        self._end_with("http_status", message, detail)
 
     async def _follow(self, response: Response, nursery: trio.Nursery, opening: trio.CancelScope) -> None:
         decoder = SseDecoder(self._end.limits.message_bytes)
@@ -234,7 +236,7 @@ class SseTransport(BoundTransport):
                 raise _BrokenRulesError("named a second endpoint")
             return False
         self._posts_to = Endpoint(
-            end.name, url, end.calls, end.streams, end.limits, self._say, credentials=end.credentials
+            end.name, url, end.calls, end.streams, end.limits, self._say, None, end.credentials, end.redact
         )
         return True
 

@@ -81,13 +81,14 @@ class StreamableHttpTransport:
         log: Log,
         limits: HttpLimits,
         credentials: Credentials | None = None,
+        redact: Callable[[str], str] = str,
     ) -> None:
-        """ValueError for a URL or headers that are none."""
+        """ValueError for a URL or headers that are none. `redact`: as in `Endpoint`."""
         self._target = target
         self._log = log
         self._session = HttpSession(target.headers)
         sse = self._session.get_headers() if target.may_be_sse else None
-        self._end = Endpoint(name, parse_url(target.url), calls, streams, limits, emit, sse, credentials)
+        self._end = Endpoint(name, parse_url(target.url), calls, streams, limits, emit, sse, credentials, redact)
         self._nursery: trio.Nursery | None = None
         """Of tasks besides that of `run`, while there are any."""
         self._tasks = 0

@@ -20,6 +20,8 @@ OURS_ONLY: Final = frozenset({401, 407})
 """The gateway's own credentials are at fault; the client can neither help it nor should it see the answer."""
 PASSING: Final = frozenset({408, 409, 425, 429})
 """Refusals of a stream that a later attempt may not meet; so may all of 5xx. (409: the old stream is not gone yet.)"""
+WORDS: Final = 4096
+"""Bytes of a refusal that are looked at for what it says to people."""
 
 
 class Kind(Enum):
@@ -94,6 +96,15 @@ def worded(status: int) -> str:
         return f"{status} {HTTPStatus(status).phrase}"
     except ValueError:
         return str(status)
+
+
+def words_of(status: int, body: bytes) -> str:
+    """What a refusal says to people, in one line; "" where it says nothing, is a page for a browser or a message for
+    whoever asked, or is about our credentials."""
+    if status in OURS_ONLY or 200 <= status < 300 or b'"jsonrpc"' in body:
+        return ""
+    text = " ".join(body[:WORDS].decode("utf-8", "replace").split())
+    return "" if text.startswith("<") else "".join(filter(str.isprintable, text))
 
 
 def executed_by(status: int) -> Literal["no", "unknown"]:

@@ -348,6 +348,14 @@ async def test_a_server_that_refuses_the_first_message_is_asked_for_a_stream(
     assert backend.requests[1].headers["authorization"] == "Bearer secret"
 
 
+async def test_why_there_is_no_stream_is_told_to_operators_alone(connect, backend, events):
+    backend.handlers = [lambda request: request.answer(403, b"only at localhost", "text/plain")]
+    connect().send(call(1), id=1)
+    for event in (await events.next(RequestFailed), await events.next()):
+        assert event.message == "demo: the server answered with HTTP 403 Forbidden"
+        assert event.detail == f"{event.message}: only at localhost"
+
+
 @pytest.mark.parametrize(
     ("status", "may_be_sse", "asked"),
     [(401, True, 0), (403, True, 0), (429, True, 0), (500, True, 0), (404, False, 0), (404, True, 1)],

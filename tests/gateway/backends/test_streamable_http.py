@@ -51,10 +51,22 @@ async def connect(backend, events, log, nursery):
         if not isinstance(event, Listening):
             events(event)
 
-    def start(*, limits=LIMITS, url=None, headers=(), run=True, handler=None, session=None, emit=quietly):
+    def start(
+        *,
+        limits=LIMITS,
+        url=None,
+        headers=(),
+        run=True,
+        handler=None,
+        session=None,
+        emit=quietly,
+        modern=False,
+        redact=str,
+    ):
         """`session`: as if the handshake were over, with this id. That it listens is told if `emit` is given."""
-        connectors.append(HttpConnector(log, nursery, limits=limits))
-        transport = connectors[-1].connect(BackendSpec("demo", HttpTarget(url or backend.url, headers)), emit)
+        connectors.append(HttpConnector(log, nursery, limits=limits, redact=redact))
+        spec = BackendSpec("demo", HttpTarget(url or backend.url, headers))
+        transport = connectors[-1].connect(spec, emit, modern)
         if handler is not None:
             backend.handlers = [handler]
         if session is not None:
@@ -248,6 +260,32 @@ async def test_an_answer_that_is_none_fails_the_request(connect, backend, events
     failed = await events.next(RequestFailed)
     assert (failed.id, failed.reason, failed.executed) == (1, reason, executed)
     assert failed.status == (status if reason == "http_status" or status == 202 or kind == "text/html" else None)
+
+
+@pytest.mark.parametrize("modern", [False, True], ids=["legacy", "modern"])
+@pytest.mark.parametrize(
+    ("status", "body", "said"),
+    [
+        (403, b"Access is only allowed at localhost:3103\n", ": Access is only allowed at localhost:3103"),
+        (400, b'{"error": "No key:\n  X-Api-Key"}', ': {"error": "No key: X-Api-Key"}'),
+        (500, b"x" * 5000, ": " + "x" * 200),
+        (403, b"not \x1b[31m\xff hush-hush", ": not [31m\ufffd [hidden]"),
+        (403, b"x" * 195 + b" hush-hush", ": " + "x" * 195 + " [hid"),
+        (403, b"<html>Forbidden</html>", None),
+        (404, b" \n", None),
+        (401, b"the token is not good", None),
+        (503, b'{"jsonrpc":"2.0","id":1,"result":{}}', None),
+    ],
+)
+async def test_what_a_refusal_says_is_told_to_operators_alone(connect, backend, events, modern, status, body, said):
+    def hush(text):
+        return text.replace("hush-hush", "[hidden]")
+
+    transport = connect(handler=lambda request: request.answer(status, body, "text/plain"), modern=modern, redact=hush)
+    transport.send(call(1), id=1, headers=(("Mcp-Method", "tools/list"),) if modern else ())
+    failed = await events.next(RequestFailed)
+    assert failed.detail == ("" if said is None else failed.message + said)
+    assert (said or "x" * 200) not in failed.message
 
 
 @pytest.mark.parametrize("status", [400, 403, 404, 422, 500, 503])
