@@ -298,7 +298,7 @@ class Limits:
     keep_alive: float = 25.0
     """Between two comments on a silent SSE stream."""
     write: float = 30.0
-    """One write to a client; a client that takes nothing for this long is cut."""
+    """A client that takes nothing for this long is cut, or less than 64 KiB while more waits for it."""
     drain_grace: float = 0.0
     """From 'not ready' to the first step of the drain: so long everybody is served, and balancers may notice."""
     drain_deadline: float = 8.0

@@ -25,7 +25,7 @@ class ServeConfig:
     keep_alive: float = 75.0
     """A connection without a request for this long is closed."""
     write: float = 30.0
-    """One write; a client that takes nothing for this long is cut."""
+    """A client that takes nothing for this long is cut, or less than 64 KiB while more waits for it."""
     half_close: float = 0.25
     """A client that ends its side while we work may still get an answer that is ready within this time."""
     linger: float = 2.0

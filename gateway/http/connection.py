@@ -24,6 +24,7 @@ from actors.runtime.exits import Exit
 from gateway.http.config import EdgeConfig
 from gateway.http.http1 import Http1Protocol, Phase
 from gateway.http.requests import AtOnce, Requests
+from gateway.wire.streams import send_steadily
 
 _BUSY = b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 
@@ -296,9 +297,7 @@ class Connection(TCPServer):
         self._torn = True
         self._patience.deadline = inf  # it may be the reader that writes: this has a deadline of its own
         try:
-            with trio.move_on_after(self.limits.write):
-                await self._stream.send_all(data)
-                self._torn = False
+            self._torn = not await send_steadily(self._stream, data, self.limits.write)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             return
         self._patience.deadline = self._deadline

@@ -30,7 +30,7 @@ from actors.runtime.boundary import boundary, thread_boundary
 from gateway.wire.errors import DeadlineError, PeerError, SizeError, WireError
 from gateway.wire.http1_client import ResponseParser, encode_headers, encode_request, kept_alive
 from gateway.wire.origins import OriginPool
-from gateway.wire.streams import WireStream, dial
+from gateway.wire.streams import WireStream, dial, send_steadily
 from gateway.wire.url import SECURE, Origin, Url, parse_url
 from gateway.wire.watch import Wake, Watch
 
@@ -122,10 +122,9 @@ class Connection:
                 sent = self.stream.send_nowait(data)
             if sent == len(data):
                 return
-            with trio.move_on_after(within):
-                # From here on it is not known how much was taken.
-                rest, sent = memoryview(data)[sent:], max(sent, 1)
-                await self.stream.send_all(rest)
+            # From here on it is not known how much was taken.
+            rest, sent = memoryview(data)[sent:], max(sent, 1)
+            if await send_steadily(self.stream, rest, within):
                 return
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             raise PeerError(f"the connection broke while a request was written: {error}", sent=bool(sent)) from error

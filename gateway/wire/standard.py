@@ -28,8 +28,9 @@ TOGETHER: Final = 16
 
 
 class StandardStreams:
-    """Implements `Channel` over two descriptors. `message_bytes` is the longest line, `patience` the seconds for one
-    message to be taken. Nobody has a token here: all is asked by the user of the operating system."""
+    """Implements `Channel` over two descriptors. `message_bytes` is the longest line, `patience` the seconds after
+    which a reader that takes nothing is given up. Nobody has a token here: all is asked by the user of the operating
+    system."""
 
     rights: Rights = NO_RIGHTS
     peer = ""
@@ -97,8 +98,9 @@ class StandardStreams:
                     data = data[self._write_now(data) :]
                 if not data:
                     return
-                with trio.move_on_after(self._patience):
+                with trio.CancelScope() as scope:
                     while data:
+                        scope.deadline = trio.current_time() + self._patience
                         data = data[await self._write(data) :]
                     return
             finally:

@@ -35,6 +35,9 @@ SOCKET_AGAIN: Final = 0.02
 RECORDS: Final = 65536
 """Bytes that TLS is given at a time, to encrypt or to decrypt."""
 
+PIECE: Final = 65536
+"""Bytes that a peer has to take in the time of one write: who reads slowly is waited for, who takes nothing is not."""
+
 
 class WireStream(Protocol):
     """One connection. Errors of the operating system and of TLS arrive as trio.BrokenResourceError."""
@@ -58,6 +61,23 @@ class WireStream(Protocol):
         """Whether an idle connection is as it was: not closed by the peer, and nothing has come unasked."""
 
     def close(self) -> None: ...
+
+
+class Taker(Protocol):
+    """Whom bytes are given to."""
+
+    async def send_all(self, data: memoryview) -> None: ...
+
+
+async def send_steadily(stream: Taker, data: memoryview, within: float) -> bool:
+    """Gives all of it to a peer that takes each piece within so many seconds; False: it has not, and part of the data
+    may be out."""
+    with trio.CancelScope() as patience:
+        for start in range(0, len(data), PIECE):
+            patience.deadline = trio.current_time() + within
+            await stream.send_all(data[start : start + PIECE])
+        return True
+    return False
 
 
 class TcpStream:

@@ -18,7 +18,7 @@ from actors.runtime.exits import Exit
 from gateway.wire.errors import ConnectError, DeadlineError, PeerError, SizeError, WireError
 from gateway.wire.http1_client import encode_headers
 from gateway.wire.pool import Dial, trust_of
-from gateway.wire.streams import WireStream, dial
+from gateway.wire.streams import WireStream, dial, send_steadily
 from gateway.wire.url import Url
 
 SUBPROTOCOL: Final = "mcp"
@@ -222,8 +222,7 @@ class _Stream(trio.abc.Stream):
         if sent == len(data):
             await trio.lowlevel.cancel_shielded_checkpoint()
             return
-        with trio.move_on_after(self._limits.write):
-            await self._stream.send_all(memoryview(data)[sent:])
+        if await send_steadily(self._stream, memoryview(data)[sent:], self._limits.write):
             return
         self._fail(DeadlineError(f"the peer did not read a message within {self._limits.write:g} s", sent=True))
 

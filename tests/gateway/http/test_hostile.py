@@ -197,6 +197,25 @@ async def test_a_client_that_does_not_read_is_cut(door, make_app, running):
         assert server.log.names == ["client_stalled"]
 
 
+async def test_a_client_that_reads_slowly_gets_all_of_it(door, make_app, running):
+    """However long that takes: it is cut when it takes nothing."""
+
+    async def answer(_):
+        return Answer(200, b"x" * 20_000_000)
+
+    door.answer = answer
+    async with running(make_app(), write=1.0) as server:
+        stream = await server.connect()
+        stream.socket.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_RCVBUF, 65536)
+        await stream.send_all(post())
+        came, began = 0, trio.current_time()
+        while came < 20_000_000 and (data := await stream.receive_some()):
+            came += len(data)
+            await trio.sleep(0.05 if trio.current_time() - began < 2.5 else 0)
+        assert came >= 20_000_000
+        assert server.log.names == []
+
+
 async def test_a_client_that_does_not_read_does_not_hold_the_end_of_the_process(door, make_app, running):
     async with running(make_app(), stop=0.3, write=30 * PATIENCE) as server:
         stream = await server.connect()

@@ -336,6 +336,24 @@ async def test_a_server_that_never_reads_meets_the_write_deadline(serve):
         assert state(pool) == "open 0, idle 0, waiting 0"
 
 
+async def test_a_server_that_reads_slowly_is_given_all_of_it(serve):
+    """However long that takes."""
+    size = 20_000_000
+
+    async def handler(server, stream):
+        came, began = 0, trio.current_time()
+        while came < size:
+            came += len(await stream.receive_some(65536))
+            await trio.sleep(0.01 if trio.current_time() - began < 2.5 else 0)
+        await stream.send_all(OK)
+
+    pool = Pool(PoolLimits(write=1.0))
+    async with serve(handler) as server:
+        with trio.fail_after(PATIENCE), await pool.request("POST", server.url, body=b"x" * size) as response:
+            assert await response.read(10) == b"{}"
+        pool.close()
+
+
 async def test_cancelling_a_body_midway_closes_only_its_connection(pool, serve, replies):
     start = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n"
     async with serve(replies(start)) as server:

@@ -8,7 +8,7 @@ import pytest
 import trio
 import trio.testing
 
-from actors.ports import TooLong
+from actors.ports import HungUp, TooLong
 from gateway.wire.standard import StandardStreams
 
 
@@ -34,6 +34,30 @@ async def test_a_line_that_was_begun_is_finished_before_the_next_though_who_said
     finally:
         await reader.aclose()
         for descriptor in (source, never, target):
+            os.close(descriptor)
+
+
+@pytest.mark.parametrize("reads", [True, False])
+async def test_a_reader_may_take_its_time_but_has_to_take_something(
+    autojump_clock: trio.testing.MockClock, reads: bool
+) -> None:
+    (source, never), (taken, target) = os.pipe(), os.pipe()
+    channel = StandardStreams(source, target, 1024, 5)
+    os.set_blocking(taken, False)
+    line, heard = b"x" * (1 << 20), b""
+    try:
+        async with trio.open_nursery() as nursery:
+            if not reads:
+                with pytest.raises(HungUp):
+                    await channel.send(line)
+                return
+            nursery.start_soon(channel.send, line)
+            while len(heard) < len(line):
+                await trio.sleep(4)
+                heard += os.read(taken, 1 << 16)
+        assert trio.current_time() > 10
+    finally:
+        for descriptor in (source, never, taken, target):
             os.close(descriptor)
 
 
