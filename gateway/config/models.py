@@ -354,7 +354,8 @@ class AuthSection(Section):
     legacy_metadata: Switch = False
     """Answers at `/.well-known/oauth-authorization-server` as the first issuer does, for clients of 2025-03-26."""
     bind_client: Switch = False
-    """What belongs to a user belongs to one OAuth client of that user: another one finds nothing of it."""
+    """What belongs to a user belongs to one OAuth client of that user: another one finds nothing of it. Limits of rules
+    are the user's, `sessionsPerPrincipal` and its like each client's."""
     anonymous: Switch = False
     """Says that everybody may come in without a token, where there are no `tokens` and `issuers` and others than this
     machine can reach the gateway: it does not start without it."""
