@@ -279,7 +279,9 @@ class Gateway:
             if accounts is not None:
                 authorizing.on_change(self.actors.account_changed)
             self._tell_configuration("started", "start")
-            self.pages = authorizing.pages(settings, address, self._table, self.who, self._gone)
+            self.pages = authorizing.pages(
+                settings, address, self._table, lambda: self.settings.auth, self.who, self._gone
+            )
             self.note = authorizing.noting(self._table)
             self.accounts = lambda what, options: authorizing.operate(settings, address, self._table(), what, options)
             lifecycle.tune_gc()

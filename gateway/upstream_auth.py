@@ -2,7 +2,7 @@
 nothing of `gateway.oauth` is loaded."""
 
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,7 @@ import trio
 from actors.ports import ANONYMOUS, NO_AUDIT, Accounts, Answer, Asker, Audit, Log, Sealer, Shelf, Telemetry
 from actors.protocol.table import BackendSpec, Table
 from gateway.backends.credentials import Credentials, ProcessKey, Refusal
-from gateway.config import Settings
+from gateway.config import Auth, Settings
 from gateway.config.settings import Address, Browser
 
 if TYPE_CHECKING:
@@ -83,8 +83,8 @@ class Authorizing:
 
     # Users' accounts
 
-    def flows(self, settings: Settings, base: str) -> "Flows":
-        """How users connect their accounts, on pages at this address."""
+    def flows(self, settings: Settings, base: str, issuers: Callable[[], Collection[str]] = tuple) -> "Flows":
+        """How users connect their accounts, on pages at this address. `issuers`: see `Flows`."""
         from gateway.oauth.flows import Flows
 
         found = self.authorization
@@ -98,7 +98,7 @@ class Authorizing:
             self._wall,
             redirect_uri=f"{base}/connect/callback",
             described=found.discovery.described,
-            issuers=issuers_of(settings),
+            issuers=issuers,
         )
 
     def accounts(self, settings: Settings, listen: Address, table: Callable[[], Table]) -> Accounts | None:
@@ -115,13 +115,15 @@ class Authorizing:
         settings: Settings,
         listen: Address,
         table: Callable[[], Table],
+        auth: Callable[[], Auth],
         who: Who,
         gone: Callable[[Asker], bool],
     ) -> "ServePage | None":
-        """The pages on which users connect their accounts. `gone`: whether somebody has no access any more."""
+        """The pages on which users connect their accounts. `table` and `auth` are those in force; `gone`: whether somebody
+        has no access any more."""
         if settings.auth.browser is None:
             return None
-        return partial(_served, self._connect(settings, settings.auth.browser, listen, table, who, gone))
+        return partial(_served, self._connect(settings, settings.auth.browser, listen, table, auth, who, gone))
 
     def _connect(
         self,
@@ -129,6 +131,7 @@ class Authorizing:
         browser: Browser,
         listen: Address,
         table: Callable[[], Table],
+        auth: Callable[[], Auth],
         who: Who,
         gone: Callable[[Asker], bool],
     ) -> "Connect":
@@ -167,7 +170,7 @@ class Authorizing:
             base,
             described(settings, base),
             login,
-            self.flows(settings, base),
+            self.flows(settings, base, lambda: issuers_of(auth(), table())),
             self.authorization,
             table,
             self._sealer,
@@ -204,10 +207,10 @@ def _told(hear: Callable[[str, str], object], place: "AccountKey") -> None:
     hear(place.principal, place.backend)
 
 
-def issuers_of(settings: Settings) -> frozenset[str]:
+def issuers_of(auth: Auth, table: Table) -> frozenset[str]:
     """All that the operator has named: the gateway's own, and those of servers."""
-    of_servers = (spec.auth.issuer for spec in settings.table.backends.values() if spec.auth is not None)
-    return frozenset((*(one.issuer for one in settings.auth.issuers), *filter(None, of_servers)))
+    of_servers = (spec.auth.issuer for spec in table.backends.values() if spec.auth is not None)
+    return frozenset((*(one.issuer for one in auth.issuers), *filter(None, of_servers)))
 
 
 def described(settings: Settings, base: str) -> "Described":

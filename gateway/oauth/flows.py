@@ -75,10 +75,10 @@ class Flows:
         *,
         redirect_uri: str,
         described: Described | None,
-        issuers: Collection[str] = (),
+        issuers: Callable[[], Collection[str]] = tuple,
     ) -> None:
         """`described`: our client where clients may be URLs; None: nobody could read its document. `issuers`: those
-        that the operator has named, whose sign-ins are for nobody else."""
+        that the operator has named by now, whose sign-ins are for nobody else."""
         self._issuers = issuers
         self._shelf = shelf
         self._sealer = sealer
@@ -130,7 +130,7 @@ class Flows:
         provider = await self._discovery.provider(flow.url, challenge, spec.auth)
         checked(metadata.for_users(provider.server), provider.trusted)  # a browser is sent there
         if provider.server.issuer != spec.auth.issuer:
-            metadata.check_place(provider.server, self._issuers)
+            metadata.check_place(provider.server, self._issuers())
         return provider
 
     def scopes(self, flow: Flow, spec: BackendSpec, provider: Provider) -> tuple[str, ...]:

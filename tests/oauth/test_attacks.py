@@ -15,6 +15,7 @@ from urllib.parse import urlencode, urlsplit
 import pytest
 import trio
 
+from gateway.config import load
 from tests.oauth.test_user_accounts import TOKENS, URL_MODE, Browser, configured, flow_of, user_of
 from tests.support.authorized import Running, open_authorized
 from tests.support.modern_rules import CLIENT
@@ -246,7 +247,7 @@ async def test_8_a_server_that_sends_users_to_an_honest_issuer_gets_no_code(
             assert hostile.counts["/token"] == honest.counts["/token"] == 0
 
 
-@pytest.mark.parametrize("named", ["gateway", "server"])
+@pytest.mark.parametrize("named", ["gateway", "server", "server, since a reload"])
 async def test_8_nobody_is_sent_to_a_known_issuer_for_the_tokens_of_another(
     named: str, tmp_path: Path, stores: tuple[Any, Any]
 ) -> None:
@@ -255,11 +256,17 @@ async def test_8_nobody_is_sent_to_a_known_issuer_for_the_tokens_of_another(
     async with open_oauth_world(iss=False) as honest, open_oauth_world(iss=False) as hostile:
         hostile.says = {"authorization_endpoint": f"{honest.origin}/authorize"}
         configuration = configured(hostile)
+        h = {"url": honest.url, "auth": {"mode": "user", "issuer": honest.origin}}
         if named == "gateway":
             configuration["gateway"]["auth"] |= {"issuers": [{"issuer": honest.origin}], "browser": {"mode": "token"}}
-        else:
-            configuration["mcpServers"]["h"] = {"url": honest.url, "auth": {"mode": "user", "issuer": honest.origin}}
+        if named == "server":
+            configuration["mcpServers"]["h"] = h
         async with open_authorized(configuration, tmp_path, store=stores[0]) as gateway:
+            if named == "server, since a reload":
+                configuration["mcpServers"]["h"] = h
+                file = tmp_path / "stagedoor.json"
+                file.write_text(json.dumps(configuration))
+                gateway.actors.replace_table(load(file).settings.table)
             ann = Browser(gateway, honest, "ann")
             await ann.press("/connect", await ann.open("/connect"), token=TOKENS["ann"])
             page = await ann.press("/connect", await ann.open("/connect"), backend="a", action="connect")

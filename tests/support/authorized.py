@@ -116,7 +116,8 @@ async def open_authorized(
                 return Asker(Principal(found), settings.auth.rights.get(found, Rights("static:", found)))
 
             revoked: set[str] = set()
-            pages = authorizing.pages(settings, ADDRESS, table, who, lambda asker: asker.principal.name in revoked)
+            gone = lambda asker: asker.principal.name in revoked  # noqa: E731
+            pages = authorizing.pages(settings, ADDRESS, table, lambda: settings.auth, who, gone)
             security = Security("127.0.0.1", tokens=dict(settings.auth.tokens) or None)
             note = authorizing.noting(table)
             authorize = Admission(ADDRESS, nursery, log, metrics, note=note)(settings)
