@@ -1,5 +1,6 @@
 """Composition: the one place that knows every part. `run` serves a configuration until it is told to stop."""
 
+import signal
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import replace
@@ -147,6 +148,11 @@ class Gateway:
             if self.actors is None:
                 # Nothing is served that could be drained, and what is waited for may never answer.
                 self.opening.cancel()
+
+    def not_rolled(self) -> None:
+        """A rolling restart is asked for, by whoever believes that there are workers. By default the signal would end
+        the process, and all that it has in hand."""
+        self.log.warning("rolling_restart_ignored", hint="there is one process alone: gateway.workers says how many")
 
     def lost(self, reason: str) -> None:
         """The store is another's: this process must not go on."""
@@ -425,7 +431,8 @@ def _run(settings: Settings, role: Role) -> int:
 
     async def main() -> int:
         gateway = Gateway(settings, get_log("stagedoor"), lag, role)
-        with lifecycle.signals(gateway.stop, gateway.reloads.request if role.reloadable else None) as listen:
+        others = {signal.SIGHUP: gateway.reloads.request, signal.SIGUSR2: gateway.not_rolled} if role.reloadable else {}
+        with lifecycle.signals(gateway.stop, others) as listen:
             async with trio.open_nursery() as nursery:
                 listen(nursery)
                 status = await gateway.run()

@@ -15,6 +15,7 @@ from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from random import random
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol, cast
 from urllib.parse import urlsplit
 
@@ -579,19 +580,19 @@ def key_file(path: Path) -> bytes:
 
 @contextmanager
 def signals(
-    stop: Callable[[str], None], reload: Callable[[], None] | None = None
+    stop: Callable[[str], None], others: Mapping[signal.Signals, Callable[[], None]] = MappingProxyType({})
 ) -> Iterator[Callable[[trio.Nursery], None]]:
     """SIGTERM and SIGINT call `stop` once; the second one ends the process at once, also when the loop has not even
-    heard of the first, since something keeps it to itself. SIGHUP calls `reload`, if that is given."""
-    numbers = [signal.SIGTERM, signal.SIGINT, *([signal.SIGHUP] if reload is not None else [])]
+    heard of the first, since something keeps it to itself. What `others` call does not end it."""
+    numbers = [signal.SIGTERM, signal.SIGINT, *others]
     with trio.open_signal_receiver(*numbers) as received:
         _end_without_the_loop((signal.SIGTERM, signal.SIGINT))
 
         async def listen() -> None:
             seen = 0
             async for number in received:
-                if number == signal.SIGHUP and reload is not None:
-                    reload()
+                if number in others:
+                    others[signal.Signals(number)]()
                     continue
                 seen += 1
                 if seen > 1:

@@ -125,6 +125,15 @@ def test_a_hangup_has_the_file_read_anew_and_a_bad_one_is_refused(programs: Prog
     assert gateway.program.stop() == 0
 
 
+def test_one_process_that_is_told_to_roll_goes_on(programs: Programs, site: Site) -> None:
+    gateway = programs.gateway(site.file)
+    held = RawSession(gateway.endpoint("versions"))
+    gateway.program.send(signal.SIGUSR2)
+    gateway.program.wait_output("rolling_restart_ignored")
+    assert version_at(held) == "1"
+    assert gateway.program.stop() == 0
+
+
 def test_tokens_from_a_file_are_read_anew(programs: Programs, site: Site) -> None:
     site.write(tokens=True)
     gateway = programs.gateway(site.file)
