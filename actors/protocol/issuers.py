@@ -103,12 +103,15 @@ def rights_of(
     subject = subject_of(claims, issuer)
     if subject is None:
         return None
-    groups = () if lacks_groups(claims) else _texts(claims, issuer.groups, split=False)
-    scopes = _texts(claims, issuer.scope_claims, split=True)
+    groups = _texts(claims, issuer.groups, split=False)
+    lacks = lacks_groups(claims)
+    partial = lacks or len(groups) > MEMBERS
+    groups = [] if lacks else groups[:MEMBERS]
+    scopes = _texts(claims, issuer.scope_claims, split=True)[:MEMBERS]
     client = next((claims[name] for name in _CLIENTS if isinstance(claims.get(name), str)), "")
     further = ((name, json.dumps(claims[name])) for name in sorted(asked) if name in claims)
     kept = tuple((name, value) for name, value in further if len(value) <= CLAIM)
-    return Rights(issuer.issuer, subject, client, frozenset(groups), frozenset(scopes), expiry, kept)
+    return Rights(issuer.issuer, subject, client, frozenset(groups), frozenset(scopes), expiry, kept, partial)
 
 
 def lacks_groups(claims: Mapping[str, Any]) -> bool:
@@ -125,7 +128,7 @@ def _texts(claims: Mapping[str, Any], paths: Iterable[ClaimPath], *, split: bool
             found += value.split() if split else [value]
         elif isinstance(value, list):
             found += [one for one in value if isinstance(one, str)]
-    return [one for one in found if one][:MEMBERS]
+    return [one for one in found if one]
 
 
 def _at(claims: Any, path: ClaimPath) -> Any:

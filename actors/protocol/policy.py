@@ -15,6 +15,7 @@ from enum import Enum
 from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from actors.protocol import limiting, uris
 from actors.protocol.globs import TEMPLATE_MAX, Glob, covers, glob, meets, template
@@ -139,6 +140,10 @@ class Who(Struct, frozen=True):
             and (self.scopes is None or not self.scopes.isdisjoint(rights.scopes))
             and (self.clients is None or rights.client in self.clients)
         )
+
+    def may_include(self, principal: str, rights: Rights) -> bool:
+        """Whether he would be one of them by a group that his token could not name."""
+        return rights.partial and self.groups is not None and replace(self, groups=None).includes(principal, rights)
 
     def within(self, other: "Who") -> bool:
         """Whether whoever is one of these is one of the others too."""
@@ -570,7 +575,13 @@ class Policy:
         rules: list[Rule] = []
         failed: set[str] = set()
         for rule in self.rules:
-            holds = _of_caller(rule, caller) if rule.who.includes(principal, rights) else False
+            included = rule.who.includes(principal, rights)
+            if not included and rule.who.may_include(principal, rights):
+                # What it takes from its groups counts, what it gives them does not: nobody gets rid of a deny by being
+                # in more groups than a token can name.
+                rule, included = replace(rule, allow=()), True  # noqa: PLW2901
+            asks = rights.partial and rule.when is not None and Variable.GROUPS in rule.when.variables
+            holds = False if not included else None if asks else _of_caller(rule, caller)
             if holds is None:
                 failed.add(rule.place)
             if holds is not False:

@@ -181,7 +181,7 @@ class TokenVerifier:
         rights = issuers.rights_of(claims, issuer, expiry, self._claims)
         if rights is None:
             raise BadTokenError("no_subject")
-        if issuers.lacks_groups(claims):
+        if rights.partial:
             self._warn("groups_left_out", issuer=issuer.issuer)
         name = principal_id(issuer.issuer, rights.subject)
         if self._bind_client:

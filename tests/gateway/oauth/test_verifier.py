@@ -14,7 +14,7 @@ import trio
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
 from actors.ports import Asker, Unproven
-from actors.protocol.issuers import Introspection, Issuer
+from actors.protocol.issuers import MEMBERS, Introspection, Issuer
 from actors.protocol.rights import principal_id
 from gateway.oauth.keys import AGAIN, KEPT
 from gateway.oauth.verifier import TokenVerifier
@@ -456,6 +456,10 @@ async def test_the_owner_is_told_of_groups_that_a_token_has_no_room_for(autojump
         found = await verifier.verify(idp.token(groups=["dev"], _claim_names={"groups": "src1"}), [RESOURCE])
         assert isinstance(found, Asker)
         assert found.rights.groups == frozenset()
+        assert found.rights.partial, "rules that deny by a group count all the same"
+        many = await verifier.verify(idp.token(groups=[f"g{n}" for n in range(MEMBERS + 1)]), [RESOURCE])
+        assert isinstance(many, Asker)
+        assert (len(many.rights.groups), many.rights.partial) == (MEMBERS, True)
         assert log.events("groups_left_out") == [{"issuer": idp.issuer}]
 
 

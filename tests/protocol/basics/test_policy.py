@@ -374,7 +374,32 @@ def test_a_template_that_is_too_long_to_be_compared_is_denied(monkeypatch: pytes
 
 @pytest.mark.parametrize("part", ["a", "/x", "%61"])
 def test_a_uri_that_is_too_long_to_be_read_is_denied(part: str) -> None:
-    standing = Policy([rule(allow=["resource:a:*"])]).standing("ann", Rights())
+    ruleset = Policy([rule(allow=["resource:a:*"])]).ruleset("ann", Rights())
     for length, outcome in ((URI_MAX, "allow"), (URI_MAX + len(part), "deny"), (4_000_000, "deny")):
         uri = f"test:///{part * (length // len(part))}"[: length // len(part) * len(part)]
-        assert standing.decide("resource", "a", uri).outcome == outcome
+        assert ruleset.decide("resource", "a", uri).outcome == outcome
+
+
+def test_who_is_in_more_groups_than_a_token_can_name_gets_rid_of_no_deny() -> None:
+    """Whoever can join groups can have the token leave them out (Entra ID does so above 200)."""
+    policy = Policy(
+        [
+            rule("policy[0]", allow=["a:*"]),
+            rule("policy[1]", who={"groups": ["contractors"]}, deny=["a:prod_*"]),
+            rule("policy[2]", who={"groups": ["ops"]}, allow=["b:*"], deny=["a:old"]),
+            rule("policy[3]", who={"groups": ["ops"], "principals": ["bob"]}, deny=["a:bobs"]),
+            rule("policy[4]", deny=["a:cel"], when=Condition("'x' in groups", "groups")),
+            rule("policy[5]", who={"groups": ["few"]}, scopes={"a:gated": ["s"]}),
+        ]
+    )
+    asked = ("a:prod_x", "a:y", "b:z", "a:old", "a:bobs", "a:cel", "a:gated")
+    for rights, expected in (
+        (Rights(), ["allow", "allow", "deny", "allow", "allow", "allow", "allow"]),
+        (Rights(partial=True), ["deny", "allow", "deny", "deny", "allow", "deny", "step-up"]),
+        (
+            Rights(groups=frozenset({"ops"}), partial=True),
+            ["deny", "allow", "allow", "deny", "allow", "deny", "step-up"],
+        ),
+    ):
+        assert [outcome(policy, rights, text) for text in asked] == expected
+    assert Rights().digest != Rights(partial=True).digest
