@@ -65,7 +65,7 @@ def note(
     asked: Fields | None = None,
     accepts: ev.PostId | None = None,
 ) -> Step:
-    """Fields the record in the order of the stream's events, without an event."""
+    """Changes the record in the order of the stream's events, without an event."""
     seq = session.streams[name].seq + 1
     return session, [fx.Append(name, seq, None, requests=requests, asked=asked or {}, clears=clears, accepts=accepts)]
 
