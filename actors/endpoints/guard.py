@@ -190,7 +190,13 @@ class Guard:
     def _judge(self, policy: Policy, effect: fx.Dispatch, backend: str, subject: Subject) -> Passed:
         ruleset, params, asked = self._ruleset_for(policy, effect.rights), subject.params, NOTHING
         if ruleset.conditional:
-            args, params = subjects.arguments(params, ruleset.members)
+            try:
+                args, params = subjects.arguments(params, ruleset.members)
+            except errors.Malformed as malformed:
+                self._record(policy, effect, backend, subject, Decision("deny", malformed.error.message))
+                if policy.enforced:
+                    raise
+                return Passed(params)
             asked = Facts(args, self._annotated.annotations(backend, subject.name) if subject.kind == "tool" else None)
         decision = ruleset.decide(subject.kind, backend, subject.name, asked)
         if decision.outcome == "allow":

@@ -18,9 +18,9 @@ _MEMBER: Final = re.compile(r"""claims\s*(?:\.\s*([A-Za-z_]\w*)|\[\s*(?:"([^"\\]
 _INSIDE: Final = re.compile(r"""(?:"([^"\\]+)"|'([^'\\]+)')\s+in\s+$""")
 """How an expression asks about a claim: `claims.x`, `claims["x"]`, `"x" in claims`."""
 _NAMED: Final = re.compile(
-    r"""\.\s*([A-Za-z_]\w*)|\[\s*(?:"([^"\\]+)"|'([^'\\]+)')\s*\]|(?:"([^"\\]+)"|'([^'\\]+)')\s+in\b"""
+    r"""\.\s*([A-Za-z_]\w*)\b(?!\s*\()|\[\s*(?:"([^"\\]+)"|'([^'\\]+)')\s*\]|(?:"([^"\\]+)"|'([^'\\]+)')\s+in\b"""
 )
-"""How it asks about any member: `.x`, `["x"]`, `"x" in`. (That names of functions are among them does no harm.)"""
+"""How it asks about any member: `.x`, `["x"]`, `"x" in`. A function is none: a tool may have an argument `Filter`."""
 _KNOWN: Final = {variable.value for variable in Variable}
 _SAMPLE: Final[Mapping[str, Any]] = {
     "principal": "",

@@ -236,6 +236,28 @@ async def test_a_condition_sees_the_arguments_that_its_server_sees(era: str, aut
         assert backend.asked_for("tools/call") == []
 
 
+@BOTH
+@pytest.mark.parametrize("enforced", [True, False])
+async def test_arguments_that_conditions_are_not_asked_about_are_recorded_as_what_rules_refuse(
+    enforced: bool, era: str, autojump_clock: MockClock
+):
+    """And rules that are only observed change nothing."""
+    backend, trail, arguments = alpha(), Trail(), {"path": "/pub", "PATH": "/etc"}
+    async with open_gateway(backend, audit=trail) as gateway:
+        enforce(gateway, rule(allow=["alpha:*"], when=CelCondition("args.path == '/pub'")), enforced=enforced)
+        client = await client_of(era, gateway, "")
+        asked = client.begin("tools/call", {"name": "alpha__read", "arguments": arguments})
+        if enforced:
+            assert (await refused(asked)).code == -32602
+            assert backend.asked_for("tools/call") == []
+        else:
+            await asked.result()
+            assert [r.params["arguments"] for r in backend.asked_for("tools/call")] == [arguments]
+        [denied] = trail.of("deny")
+        assert (denied["mode"], denied["item"]) == ("enforce" if enforced else "observe", "tool:read")
+        assert "could be taken for" in denied["rule"]
+
+
 @ENDPOINTS
 async def test_9_of_two_names_in_one_call_the_one_that_was_judged_is_sent(endpoint: str, autojump_clock: MockClock):
     backend = alpha()

@@ -295,7 +295,8 @@ def test_a_condition_may_name_the_elements_of_a_list() -> None:
     ("text", "members"),
     [
         ("!has(args.path) || args.path == '/pub'", {"path"}),
-        ("""args["a.b"] == 1 && 'c' in args && args.l.all(x, x . d == 'e')""", {"a.b", "c", "l", "all", "d"}),
+        ("""args["a.b"] == 1 && 'c' in args && args.l.all(x, x . d == 'e')""", {"a.b", "c", "l", "d"}),
+        ("args.path.startsWith('/') && size(args.l) < 3 && args.filter.size () > 1", {"path", "l", "filter"}),
     ],
 )
 def test_the_members_that_a_condition_asks_about_are_found(text: str, members: set[str]) -> None:
