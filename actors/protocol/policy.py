@@ -384,7 +384,8 @@ class Ruleset:
     def _sharing(self, rule: Rule, limit: Limit) -> Iterable[str]:
         """Whose buckets a call of this caller is taken from."""
         if limit.per == "group":
-            return sorted((rule.who.groups or frozenset()) & {*self._caller["groups"]})
+            groups = sorted((rule.who.groups or frozenset()) & {*self._caller["groups"]})
+            return groups or (self._owner,)  # of whom it is not known that he is in one of them
         return (self._owner if limit.per == "principal" else "",)
 
     # One name

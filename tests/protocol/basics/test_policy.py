@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from actors.protocol import policy as rules
 from actors.protocol.globs import TEMPLATE_MAX, Glob, meets
+from actors.protocol.limiting import Limit
 from actors.protocol.policy import ConditionError, Facts, Policy, Rule, Variable, Who, decide, item
 from actors.protocol.rights import STATIC, Rights
 from actors.protocol.uris import URI_MAX
@@ -403,3 +404,17 @@ def test_who_is_in_more_groups_than_a_token_can_name_gets_rid_of_no_deny() -> No
     ):
         assert [outcome(policy, rights, text) for text in asked] == expected
     assert Rights().digest != Rights(partial=True).digest
+
+
+def test_nor_of_a_limit() -> None:
+    limited = Rule("policy[1]", Who(groups=frozenset({"trial"})), limits=((item("a:*"), Limit(5, "min", 0, "group")),))
+    policy = Policy([rule(allow=["a:*"]), limited])
+
+    def buckets(principal: str, rights: Rights) -> set[str]:
+        return {due.bucket.key for due in policy.ruleset(principal, rights).due("tool", "a", "x")}
+
+    trial, partial = Rights(groups=frozenset({"trial"})), Rights(partial=True)
+    assert buckets("ann", Rights()) == set()
+    assert buckets("ann", trial) == buckets("bob", trial)
+    assert len(buckets("ann", partial)) == 1
+    assert buckets("ann", partial) != buckets("bob", partial)
