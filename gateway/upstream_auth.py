@@ -119,8 +119,8 @@ class Authorizing:
         who: Who,
         gone: Callable[[Asker], bool],
     ) -> "ServePage | None":
-        """The pages on which users connect their accounts. `table` and `auth` are those in force; `gone`: whether somebody
-        has no access any more."""
+        """The pages on which users connect their accounts. `table` and `auth` are those in force; `gone`: whether
+        somebody has no access any more."""
         if settings.auth.browser is None:
             return None
         return partial(_served, self._connect(settings, settings.auth.browser, listen, table, auth, who, gone))
