@@ -230,9 +230,14 @@ _ITEMS: Final[dict[str, Callable[[Raw, str, Naming], Raw | None]]] = {
 }
 
 
+_PAGE: Final = ("ui/resourceUri", "openai/outputTemplate")
+"""Members of `_meta` that name a tool's page: that of MCP Apps before it was `ui.resourceUri`, and that of the Apps SDK."""
+_PAGE_WORDS: Final = (b"resourceUri", b"outputTemplate")
+
+
 def _app_page(holder: Raw, backend: str, naming: Naming) -> Raw:
-    """MCP Apps names a tool's page in `_meta.ui.resourceUri`, and before that in `_meta["ui/resourceUri"]`."""
-    if not mentions(holder, b"resourceUri"):
+    """Where the page of a tool is named, it is by the client's name of that resource."""
+    if not mentions(holder, *_PAGE_WORDS):
         return holder
     present = members(holder)
     try:
@@ -241,9 +246,9 @@ def _app_page(holder: Raw, backend: str, naming: Naming) -> Raw:
             meta["ui"] = _with_uri(meta["ui"], "resourceUri", backend, naming)
     except Malformed:
         return holder
-    flat = text_or_none(meta.get("ui/resourceUri"))
-    if flat is not None:
-        meta["ui/resourceUri"] = dumps(naming.uris.expose(backend, flat))
+    for key in _PAGE:
+        if (page := text_or_none(meta.get(key))) is not None:
+            meta[key] = dumps(naming.uris.expose(backend, page))
     return replace_members(holder, {"_meta": dumps(meta)}) if meta else holder
 
 
@@ -287,8 +292,8 @@ _RESULTS: Final[dict[str, _Expose]] = {
     "resources/read": _read_result,
 }
 NAMES_IN_RESULTS: Final[dict[str, tuple[bytes, ...]]] = {
-    "tools/call": (b'"resource', b"resourceUri"),
-    "tasks/get": (b'"resource', b"resourceUri"),
+    "tools/call": (b'"resource', *_PAGE_WORDS),
+    "tasks/get": (b'"resource', *_PAGE_WORDS),
     "prompts/get": (b'"resource',),
     "resources/read": (b'"uri"',),
 }

@@ -11,6 +11,7 @@ from actors.protocol import aggregate
 from actors.protocol.aggregate import Naming, Routed, merge_instructions, resolve
 from actors.protocol.errors import Malformed, Refusal
 from actors.protocol.naming import build_names, build_uris
+from actors.protocol.payload import mentions
 
 NAMING = Naming(
     tools=build_names([("fx", ["echo", "a.b"]), ("git", ["log"])]),
@@ -109,13 +110,33 @@ def test_a_tool_is_listed_by_its_exposed_name_with_all_its_fields():
 
 
 def test_a_tools_app_page_gets_the_backend_in_its_first_segment():
-    meta = {"ui": {"resourceUri": "ui://w/v.html", "csp": {}}, "ui/resourceUri": "ui://w/v.html", "z": 1}
+    meta = {
+        "ui": {"resourceUri": "ui://w/v.html", "csp": {}},
+        "ui/resourceUri": "ui://w/v.html",
+        "openai/outputTemplate": "ui://w/v.html",
+        "z": 1,
+    }
     (shown,) = items("tools/list", "fx", {"name": "echo", "_meta": meta})
     assert shown["_meta"] == {
         "ui": {"resourceUri": "ui://fx/w/v.html", "csp": {}},
         "ui/resourceUri": "ui://fx/w/v.html",
+        "openai/outputTemplate": "ui://fx/w/v.html",
         "z": 1,
     }
+
+
+@pytest.mark.parametrize(
+    ("meta", "shown"),
+    [
+        ({"ui": {"resourceUri": "ui://w"}}, {"ui": {"resourceUri": "ui://fx/w"}}),
+        ({"ui/resourceUri": "ui://w"}, {"ui/resourceUri": "ui://fx/w"}),
+        ({"openai/outputTemplate": "ui://w"}, {"openai/outputTemplate": "ui://fx/w"}),
+    ],
+)
+def test_a_page_that_a_result_names_likewise(meta, shown):
+    result = raw({"content": [], "_meta": meta})
+    assert mentions(result, *aggregate.NAMES_IN_RESULTS["tools/call"])
+    assert plain(aggregate.expose_result("tools/call", "fx", result, NAMING))["_meta"] == shown
 
 
 @pytest.mark.parametrize("meta", [None, 5, {"ui": 5}, {"ui": {"resourceUri": 5}}, {"ui/resourceUri": []}])
