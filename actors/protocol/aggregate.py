@@ -231,7 +231,8 @@ _ITEMS: Final[dict[str, Callable[[Raw, str, Naming], Raw | None]]] = {
 
 
 _PAGE: Final = ("ui/resourceUri", "openai/outputTemplate")
-"""Members of `_meta` that name a tool's page: that of MCP Apps before it was `ui.resourceUri`, and that of the Apps SDK."""
+"""Members of `_meta` that name a tool's page: that of the Apps SDK, and that of MCP Apps before it was
+`ui.resourceUri`."""
 _PAGE_WORDS: Final = (b"resourceUri", b"outputTemplate")
 
 
