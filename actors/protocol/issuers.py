@@ -19,7 +19,7 @@ MEMBERS: Final = 1_000
 """Groups, or scopes, of one token that are read."""
 
 CLAIM: Final = 4096
-"""Characters of a claim that a rule asks about; a longer one is as if it were not there."""
+"""Characters of a claim that a rule asks about; of a longer one it can't be told what it says."""
 
 REFUSALS: Final = (
     "too_long", "malformed", "critical_extension", "no_issuer", "unknown_issuer", "algorithm", "type", "unknown_key",
@@ -109,9 +109,10 @@ def rights_of(
     groups = [] if lacks else groups[:MEMBERS]
     scopes = _texts(claims, issuer.scope_claims, split=True)[:MEMBERS]
     client = next((claims[name] for name in _CLIENTS if isinstance(claims.get(name), str)), "")
-    further = ((name, json.dumps(claims[name])) for name in sorted(asked) if name in claims)
+    further = tuple((name, json.dumps(claims[name])) for name in sorted(asked) if name in claims)
     kept = tuple((name, value) for name, value in further if len(value) <= CLAIM)
-    return Rights(issuer.issuer, subject, client, frozenset(groups), frozenset(scopes), expiry, kept, partial)
+    cut = tuple(name for name, value in further if len(value) > CLAIM)
+    return Rights(issuer.issuer, subject, client, frozenset(groups), frozenset(scopes), expiry, kept, partial, cut)
 
 
 def lacks_groups(claims: Mapping[str, Any]) -> bool:

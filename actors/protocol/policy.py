@@ -581,8 +581,7 @@ class Policy:
                 # What it takes from its groups counts, what it gives them does not: nobody gets rid of a deny by being
                 # in more groups than a token can name.
                 rule, included = replace(rule, allow=()), True  # noqa: PLW2901
-            asks = rights.partial and rule.when is not None and Variable.GROUPS in rule.when.variables
-            holds = False if not included else None if asks else _of_caller(rule, caller)
+            holds = False if not included else None if _asks_in_vain(rule, rights) else _of_caller(rule, caller)
             if holds is None:
                 failed.add(rule.place)
             if holds is not False:
@@ -612,6 +611,13 @@ def shows_otherwise(
 def shown_otherwise(before: Policy | None, now: Policy | None) -> bool:
     """Whether somebody may see or do other things than before."""
     return (before and before.shown) != (now and now.shown)
+
+
+def _asks_in_vain(rule: Rule, rights: Rights) -> bool:
+    """Whether its condition is about what the token could not name, or what was too long to be kept."""
+    if rule.when is None:
+        return False
+    return (rights.partial and Variable.GROUPS in rule.when.variables) or not rule.when.claims.isdisjoint(rights.cut)
 
 
 def _of_caller(rule: Rule, caller: Values) -> bool | None:

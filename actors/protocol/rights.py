@@ -22,7 +22,8 @@ class Rights(Struct, frozen=True, omit_defaults=True, cache_hash=True):
 
     `issuer` and `subject` are those of the token, `client` is the id of the OAuth client that it was issued to.
     `expiry` is when the token ends, in seconds since 1970; None: it does not. `claims` are further ones that rules ask
-    about, each with its value as JSON. `partial`: there may be further groups, which the token could not name."""
+    about, each with its value as JSON, and `cut` those that are too long to be kept. `partial`: there may be further
+    groups, which the token could not name."""
 
     issuer: str = ""
     subject: str = ""
@@ -32,6 +33,7 @@ class Rights(Struct, frozen=True, omit_defaults=True, cache_hash=True):
     expiry: float | None = None
     claims: tuple[tuple[str, str], ...] = ()
     partial: bool = False
+    cut: tuple[str, ...] = ()
 
     @property
     def ends(self) -> float | None:
@@ -41,7 +43,8 @@ class Rights(Struct, frozen=True, omit_defaults=True, cache_hash=True):
     @property
     def digest(self) -> str:
         """Equal for equal rights, in every process, whenever they expire."""
-        return _digest(self.issuer, self.subject, self.client, self.groups, self.scopes, self.claims, self.partial)
+        lacks = self.partial, self.cut
+        return _digest(self.issuer, self.subject, self.client, self.groups, self.scopes, self.claims, lacks)
 
 
 NO_RIGHTS = Rights()
@@ -80,7 +83,7 @@ def _digest(
     groups: frozenset[str],
     scopes: frozenset[str],
     claims: tuple[tuple[str, str], ...],
-    partial: bool,
+    lacks: tuple[bool, tuple[str, ...]],
 ) -> str:
     parts = (issuer, subject, client, str(len(groups)), *sorted(groups), *sorted(scopes))
     digest = sha256()
@@ -89,6 +92,6 @@ def _digest(
         digest.update(b"%d:%b" % (len(encoded), encoded))
     for name, value in claims:
         digest.update(repr((name, value)).encode("utf-8", "surrogatepass"))
-    if partial:
-        digest.update(b"partial")
+    if any(lacks):
+        digest.update(repr(lacks).encode("utf-8", "surrogatepass"))
     return digest.hexdigest()[:32]

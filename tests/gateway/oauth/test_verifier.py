@@ -471,6 +471,7 @@ async def test_claims_that_rules_ask_about_come_with_the_rights_and_no_others(au
         found = await verifier.verify(token, [RESOURCE])
         assert isinstance(found, Asker)
         assert found.rights.claims == (("department", '"it"'), ("levels", '{"a": [1]}'))
+        assert found.rights.cut == ("long",)
         other = await verifier.verify(idp.token(department="hr"), [RESOURCE])
         assert isinstance(other, Asker)
         assert other.principal == found.principal

@@ -406,6 +406,19 @@ def test_who_is_in_more_groups_than_a_token_can_name_gets_rid_of_no_deny() -> No
     assert Rights().digest != Rights(partial=True).digest
 
 
+def test_nor_by_a_claim_that_is_too_long_to_be_kept() -> None:
+    condition = Condition("'x' in claims.get('teams', [])", "claims")
+    condition.claims = frozenset({"teams"})
+    policy = Policy([rule(allow=["a:*"]), rule("policy[1]", deny=["a:b"], when=condition)])
+    for rights, expected in (
+        (Rights(), "allow"),
+        (Rights(claims=(("teams", '["x"]'),)), "deny"),
+        (Rights(cut=("teams",)), "deny"),
+        (Rights(cut=("other",)), "allow"),
+    ):
+        assert outcome(policy, rights, "a:b") == expected
+
+
 def test_nor_of_a_limit() -> None:
     limited = Rule("policy[1]", Who(groups=frozenset({"trial"})), limits=((item("a:*"), Limit(5, "min", 0, "group")),))
     policy = Policy([rule(allow=["a:*"]), limited])
