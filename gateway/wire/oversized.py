@@ -48,7 +48,15 @@ def read(line: LongLine) -> Oversized | None:
         return None if line.head.lstrip().startswith((b"{", b"[")) else Oversized(Kind.TOLD)
     tail = None if head[1] is not None else _TAIL.search(line.tail)
     text = head[1] or (tail[1] if tail is not None else None)
-    id = codec.loads(Raw(text)) if text is not None else None
+    id = _id(text) if text is not None else None
     if head[2] != b"method":
         return Oversized(Kind.ANSWER, id)
     return Oversized(Kind.TOLD) if head[3] is not None else Oversized(Kind.REQUEST, id)
+
+
+def _id(text: bytes) -> RequestId | None:
+    try:
+        id: RequestId = codec.loads(Raw(text))
+    except codec.Malformed:  # the message was none
+        return None
+    return id

@@ -55,6 +55,15 @@ def test_where_the_id_is_at_neither_end_nobody_guesses():
     assert of([{"jsonrpc": "2.0", "id": 7, "result": HUGE}]) is None
 
 
+@pytest.mark.parametrize("id", [b'"\\q"', b'"\xff"', b"007", b'"\x01"', b'"\\ud800"'])
+def test_an_id_that_is_none_is_not_read(id):
+    rest = b"x" * 2000
+    for message in (b'{"id":%b,"result":"%b"}' % (id, rest), b'{"result":"%b","id":%b}' % (rest, id)):
+        [line] = LineSplitter(1000).feed(message + b"\n")
+        assert isinstance(line, LongLine)
+        assert read(line) == Oversized(Kind.ANSWER, None)
+
+
 @given(st.recursive(st.text() | st.integers(), lambda of: st.lists(of) | st.dictionaries(st.just("id"), of)))
 def test_an_id_inside_of_a_message_is_not_taken_for_its_own(inner):
     for ending in ({"jsonrpc": "2.0", "id": 7}, inner, json.dumps({"jsonrpc": "2.0", "id": 7})):
