@@ -411,3 +411,16 @@ def test_a_url_is_shown_without_its_password(url, kind, shown):
 def test_what_is_not_a_store_url_is_refused(url):
     with pytest.raises(StoreUrlError):
         parse(url)
+
+
+@pytest.mark.parametrize("url", ["redis://127.0.0.1:{}/0", "redis+sentinel://127.0.0.1:{}/service"])
+def test_a_redis_that_is_away_is_tried_as_often_as_it_takes(url, start_server):
+    server = start_server()
+    server.kill()
+    with closing(open_link(parse(url.format(server.port)))) as link:
+        for _ in range(150):
+            with pytest.raises(LinkDown, match=r"refused|No master"):
+                link.exchange([("PING",)])
+        if url.startswith("redis:"):
+            server.start()
+            assert link.exchange([("PING",)]) == [b"PONG"]

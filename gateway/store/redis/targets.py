@@ -164,8 +164,9 @@ class Target:
 
 
 def connections_of(pool: ConnectionPool) -> Callable[[], Connection]:
-    """Makes connections as the pool does, which it then knows nothing of."""
-    return cast(Callable[[], Connection], pool.make_connection)
+    """Makes connections as the pool does, which it then knows nothing of: by its own method it would count them, and
+    make no more after so many (100, since redis-py 8), whatever has become of them."""
+    return lambda: cast(Connection, pool.connection_class(**pool.connection_kwargs))
 
 
 def close_sentinels(pool: ConnectionPool) -> None:
