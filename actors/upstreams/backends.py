@@ -317,11 +317,11 @@ class Backends(Actor):
         spec = self._services.table.value.backends.get(backend)
         if spec is None or not isinstance(spec.target, StdioTarget) or upstream in self._places:
             upstream.reply(Granted())
-        elif self._has_place_for(wanted):
+        elif (in_the_way := self._in_the_way(wanted)) is None:
             self._give_place(upstream, wanted)
         else:
             self._waiting[upstream] = wanted
-            for holder in self._places:
+            for holder in in_the_way:
                 holder.reply(Spare())
             self.ctx.monitor(upstream)
             self.ctx.set_timer(upstream, self._services.limits.process_wait, _WaitOver(upstream))
@@ -330,18 +330,21 @@ class Backends(Actor):
     def _has_place(self) -> bool:
         return len(self._places) + len(self._uncounted) < self._services.limits.child_processes
 
-    def _has_place_for(self, wanted: "_Wanted") -> bool:
-        """Among all, among those of this backend, if it has a bound of its own, and among those that one principal may
-        have: however many sessions he has, he leaves some to others."""
+    def _in_the_way(self, wanted: "_Wanted") -> list[Ref] | None:
+        """The upstream connections of which one has to end before there is a place; None: there is one. Bounds are that
+        of one principal, who leaves some to others however many sessions he has, that of this backend, if it has one,
+        and that of all."""
+        held, places = self._places.items(), self._services.limits.child_processes
+        if wanted.principal:
+            own = [holder for holder, one in held if one.principal == wanted.principal]
+            if len(own) >= places - places // LEFT:
+                return own
         spec = self._services.table.value.backends.get(wanted.backend)
-        if not self._has_place:
-            return False
-        held, places = self._places.values(), self._services.limits.child_processes
-        most = spec.most if spec is not None else 0
-        if most and sum(one.backend == wanted.backend for one in held) >= most:
-            return False
-        whose = wanted.principal
-        return not whose or sum(one.principal == whose for one in held) < places - places // LEFT
+        if spec is not None and spec.most:
+            same = [holder for holder, one in held if one.backend == wanted.backend]
+            if len(same) >= spec.most:
+                return same
+        return None if self._has_place else [*self._places]
 
     def _give_place(self, upstream: Ref, wanted: "_Wanted") -> None:
         self._places[upstream] = wanted
@@ -357,7 +360,7 @@ class Backends(Actor):
 
     def _let_in(self) -> None:
         for waiting, wanted in list(self._waiting.items()) if self._has_place else ():
-            if self._has_place_for(wanted):
+            if self._in_the_way(wanted) is None:
                 self.ctx.cancel_timer(waiting)
                 del self._waiting[waiting]
                 self._give_place(waiting, wanted)

@@ -10,6 +10,7 @@ from tests.support.mcp_backend import Backend
 
 KINDS = pytest.mark.parametrize("kind", ["stdio", "http", "inproc"])
 WORK = {"tools": ("echo", "work"), "held": {"work"}}
+PARAMS = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
 
 
 async def failure(gateway: Gateway, client, name: str) -> RpcError:
@@ -277,13 +278,28 @@ async def test_one_who_has_many_sessions_leaves_processes_to_others(endpoint: st
             assert "content" in await (await call(ann)).result()
         further = gateway.client(endpoint, ann)
         if endpoint:
-            params = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
-            waiting = further.begin("initialize", params)
+            waiting = further.begin("initialize", PARAMS)
         else:
             await further.initialize()
             waiting = further.begin("tools/call", {"name": "alpha__echo"})
         assert "content" in await (await call(bob)).result()
         assert (await waiting.error()).data["reason"] == "backend_full"
+
+
+async def test_one_who_has_as_many_processes_as_he_may_ends_those_of_nobody_else(autojump_clock):
+    alpha, beta = Backend("alpha"), Backend("beta", sharing="principal", idle_stop=600.0)
+    async with open_gateway(alpha, beta, child_processes=16) as gateway:
+        bob = gateway.client("beta", Principal("bob"))
+        await bob.initialize()
+        assert await bob.tool("echo") == "beta: echo"
+        await bob.delete()
+        for _ in range(14):
+            ann = gateway.client("alpha", Principal("ann"))
+            await ann.initialize()
+        further = gateway.client("alpha", Principal("ann"))
+        refused = await further.begin("initialize", PARAMS).error()
+        assert refused.data["reason"] == "backend_full"
+        assert not beta.upstream.transport.closed
 
 
 async def test_a_place_is_kept_for_who_restarts_its_own_process(autojump_clock):
