@@ -39,9 +39,15 @@ _BETWEEN: Final = re.compile(r"[/?&=#;:]")
 
 def normalized(uri: str) -> str | None:
     """The one form of a URI that rules are matched against (RFC 3986, section 6.2.2): scheme and web host in small
-    letters, the address of an IPv6 host as short as can be (RFC 5952), codes of plain characters decoded, doubled
-    slashes and `.` left out of the path. None for what could be read as another place than it says: `..` between any
-    two delimiters, encoded slashes and dots, backslashes, control characters; and for more than URI_MAX characters."""
+    letters, the address of an IPv6 host as short as can be (RFC 5952), `file:///` for files of this machine, codes of
+    plain characters decoded, doubled slashes and `.` left out of the path. None for what could be read as another
+    place than it says: `..` between any two delimiters, encoded slashes and dots, backslashes, control characters; and
+    for more than URI_MAX characters."""
+    return _normalized(uri)
+
+
+def _normalized(uri: str, begins: Callable[[str], bool] = lambda path: path.startswith("/")) -> str | None:
+    """`begins`: whether so begins the path of a file of this machine, if no host stands before it."""
     parts = _PARTS.fullmatch(uri) if len(uri) <= URI_MAX else None
     if parts is None or _decoded(uri) is None:
         return None
@@ -49,9 +55,16 @@ def normalized(uri: str) -> str | None:
     scheme, host = scheme.lower(), unquote(host, errors="surrogateescape")  # a capital may be written as a code too
     if scheme in _WEB:  # of other schemes it may be a name like any other
         host = host.lower()
+    elif scheme == "file:" and (host.lower() == "//localhost" or (not host and begins(path))):
+        host = "//"  # three spellings of one file (RFC 8089, section 2 and appendix B)
     if "]" in host:
         host = _IN_BRACKETS.sub(_shortest, host)
     return scheme + host + unquote(f"{_path(path)}{rest}", errors="surrogateescape")
+
+
+def _marked(text: str) -> str | None:
+    """The same of a pattern: `file:/*` is of any host, too."""
+    return _normalized(text, lambda path: path.startswith("/") and not _MARK <= ord(path[1:2] or " ") <= 0xF8FF)
 
 
 def _decoded(text: str) -> str | None:
@@ -90,7 +103,7 @@ def _read(text: str, unknown: re.Pattern[str]) -> str:
     return scheme[0] + _form(text[scheme.end() :], unknown)
 
 
-def _form(text: str, unknown: re.Pattern[str], form: Callable[[str], str | None] = normalized) -> str:
+def _form(text: str, unknown: re.Pattern[str], form: Callable[[str], str | None] = _marked) -> str:
     marks: list[str] = []
 
     def mark(found: re.Match[str]) -> str:

@@ -88,6 +88,12 @@ def test_a_pattern_that_wants_much_looking_back_takes_no_time():
         ("test:///a?b#c", "test:///a?b#c"),
         ("test:a/./b", "test:a/b"),
         ("x:////a", "x:///a"),
+        ("file:/etc/passwd", "file:///etc/passwd"),
+        ("FILE://LocalHost/etc//passwd", "file:///etc/passwd"),
+        ("file://%6cocalhost/etc", "file:///etc"),
+        ("file:////etc", "file:///etc"),
+        ("file://server/share", "file://server/share"),
+        ("file:etc", "file:etc"),
     ],
 )
 def test_a_uri_is_read_in_one_form(uri: str, read: str):

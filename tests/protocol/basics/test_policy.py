@@ -431,3 +431,14 @@ def test_nor_of_a_limit() -> None:
     assert buckets("ann", trial) == buckets("bob", trial)
     assert len(buckets("ann", partial)) == 1
     assert buckets("ann", partial) != buckets("bob", partial)
+
+
+@pytest.mark.parametrize(
+    "written", ["file:///etc/*", "file:/etc/*", "FILE://localhost/etc/*", "file:/*/passwd", "file:/*"]
+)
+@pytest.mark.parametrize("uri", ["file:///etc/passwd", "file:/etc/passwd", "file://LOCALHOST//etc/passwd"])
+def test_a_file_of_this_machine_has_one_name_for_rules(written: str, uri: str) -> None:
+    policy = Policy([rule(allow=["resource:a:*"]), rule("policy[1]", deny=[f"resource:a:{written}"])])
+    assert outcome(policy, NOBODY, f"resource:a:{uri}") == "deny"
+    assert outcome(policy, NOBODY, "resource:a:note:/etc/passwd") == "allow"
+    assert outcome(policy, NOBODY, "resource:a:file://server/etc/x") == ("deny" if written == "file:/*" else "allow")
