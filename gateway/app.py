@@ -248,7 +248,9 @@ class Gateway:
             ) as store,
             lifecycle.open_lists(store, self.log) as lists,
             lifecycle.open_audit(settings, self.log, self.metrics, self.secrets) as audit,
-            lifecycle.open_observer(settings, self.requests, self.metrics, store.incarnation, audit) as observer,
+            lifecycle.open_observer(
+                settings, self.requests, self.metrics, self.log, store.incarnation, audit
+            ) as observer,
             lifecycle.open_access(settings, self.metrics, self.log) as self.access,
             open_authorizing(store.shelf, sealer, self.log, audit=audit, telemetry=self.metrics) as authorizing,
             lifecycle.open_connector(

@@ -418,7 +418,7 @@ async def open_access(settings: Settings, metrics: Telemetry, log: Log) -> Async
 
 @asynccontextmanager
 async def open_observer(
-    settings: Settings, lines: RequestLog | None, metrics: Telemetry, instance: str, audit: Audit = NO_AUDIT
+    settings: Settings, lines: RequestLog | None, metrics: Telemetry, log: Log, instance: str, audit: Audit = NO_AUDIT
 ) -> AsyncIterator[Observer | None]:
     """Who observes requests, if the settings want spans or lines of them, or the audit trail is on; what waits to be
     sent is sent before it ends."""
@@ -429,7 +429,7 @@ async def open_observer(
     from gateway.tracing.opening import open_spans  # which most do without
 
     opened = open_spans(
-        traces.endpoint, dict(traces.headers), traces.sample, metrics, instance=instance, version=VERSION
+        traces.endpoint, dict(traces.headers), traces.sample, metrics, log, instance=instance, version=VERSION
     )
     async with opened as spans:
         yield Observing(spans, lines, audit=trail)

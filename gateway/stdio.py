@@ -52,7 +52,7 @@ async def _serve(settings: Settings, channel: StandardStreams) -> None:
         lifecycle.open_lists(store, log) as lists,
         lifecycle.open_audit(settings, log, metrics) as audit,
         lifecycle.open_observer(
-            settings, lifecycle.request_log(settings, log), metrics, store.incarnation, audit
+            settings, lifecycle.request_log(settings, log), metrics, log, store.incarnation, audit
         ) as observer,
         open_authorizing(store.shelf, sealer, log, audit=audit, telemetry=metrics) as authorizing,
         lifecycle.open_connector(

@@ -1,6 +1,7 @@
 """Sends spans to a collector, by OTLP over HTTP, where it hurts nobody: calls put them in a bounded queue and go on.
 
-A thread encodes and sends; a collector that is slow or away costs spans, which are counted, and nothing else.
+A thread encodes and sends; a collector that is slow or away costs spans, which are counted, and nothing else. The log
+says when it takes none, and when it does again.
 """
 
 from collections.abc import Sequence
@@ -11,7 +12,7 @@ from opentelemetry.context import Context
 from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
-from actors.ports import Telemetry
+from actors.ports import Log, Telemetry
 
 QUEUE: Final = 4096
 """Spans that wait; further ones are dropped."""
@@ -35,9 +36,12 @@ class Sender(Protocol):
 class Exporting(SpanProcessor):
     """A processor of the SDK, for a loop that must not wait."""
 
-    def __init__(self, sender: SpanExporter | Sender, telemetry: Telemetry) -> None:
+    def __init__(self, sender: SpanExporter | Sender, telemetry: Telemetry, log: Log) -> None:
         self._sender = sender
         self._telemetry = telemetry
+        self._log = log
+        self._taken = True
+        """The collector took the last ones."""
         self._queue: list[ReadableSpan] = []
         self._full = trio.Event()
         self._thread = trio.CapacityLimiter(1)
@@ -80,11 +84,19 @@ class Exporting(SpanProcessor):
                     self._sender.export, batch, abandon_on_cancel=True, limiter=self._thread
                 )
                 sent = result is SpanExportResult.SUCCESS
+                self._tell(taken=sent)
             finally:
                 if sent:
                     self._telemetry.count(EXPORTED, (), len(batch))
                 else:
                     self._telemetry.count(DROPPED, ("not_sent",), len(batch))
+
+    def _tell(self, *, taken: bool) -> None:
+        if self._taken and not taken:
+            self._log.warning("spans_not_sent", hint="the collector takes none: spans are dropped, and counted")
+        elif taken and not self._taken:
+            self._log.info("spans_sent_again")
+        self._taken = taken
 
     def give_up(self) -> None:
         """What still waits is sent no more, and counted."""

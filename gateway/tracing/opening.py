@@ -12,7 +12,7 @@ from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
 
-from actors.ports import Telemetry
+from actors.ports import Log, Telemetry
 from gateway.tracing.export import Exporting
 from gateway.tracing.spans import Spans
 
@@ -41,6 +41,7 @@ async def open_spans(
     headers: Mapping[str, str],
     sample: float | None,
     telemetry: Telemetry,
+    log: Log,
     *,
     instance: str,
     version: str,
@@ -51,7 +52,7 @@ async def open_spans(
     sender = OTLPSpanExporter(address(endpoint), headers=dict(headers) or None)
     sampler = None if sample is None else ParentBased(TraceIdRatioBased(sample))
     provider = TracerProvider(sampler, resource(instance, version), shutdown_on_exit=False)
-    exporting = Exporting(sender, telemetry)
+    exporting = Exporting(sender, telemetry, log)
     provider.add_span_processor(exporting)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(exporting.run)

@@ -6,7 +6,7 @@ from opentelemetry.sdk.trace.export import SpanExportResult
 
 from gateway.tracing import export
 from gateway.tracing.export import DROPPED, EXPORTED, Exporting
-from tests.support.harness import RecordingTelemetry
+from tests.support.harness import RecordingLog, RecordingTelemetry
 
 
 class Sender:
@@ -39,7 +39,7 @@ def spans(exporting, count):
 
 async def test_what_waits_is_sent_in_batches_and_counted():
     sender, telemetry = Sender(), RecordingTelemetry()
-    exporting = Exporting(sender, telemetry)
+    exporting = Exporting(sender, telemetry, RecordingLog())
     spans(exporting, export.BATCH + 3)
     await exporting.flush()
     assert [len(batch) for batch in sender.batches] == [export.BATCH, 3]
@@ -49,7 +49,7 @@ async def test_what_waits_is_sent_in_batches_and_counted():
 
 async def test_a_full_batch_wakes_the_sender(autojump_clock):
     sender = Sender()
-    exporting = Exporting(sender, RecordingTelemetry())
+    exporting = Exporting(sender, RecordingTelemetry(), RecordingLog())
     async with trio.open_nursery() as nursery:
         nursery.start_soon(exporting.run)
         await trio.testing.wait_all_tasks_blocked()
@@ -64,7 +64,7 @@ async def test_a_full_batch_wakes_the_sender(autojump_clock):
 async def test_a_queue_that_is_full_drops_and_counts(monkeypatch):
     monkeypatch.setattr(export, "QUEUE", 5)
     telemetry = RecordingTelemetry()
-    exporting = Exporting(Sender(), telemetry)
+    exporting = Exporting(Sender(), telemetry, RecordingLog())
     spans(exporting, 8)
     assert len(exporting) == 5
     assert telemetry.total(DROPPED, "queue_full") == 3
@@ -72,7 +72,7 @@ async def test_a_queue_that_is_full_drops_and_counts(monkeypatch):
 
 async def test_what_the_collector_refuses_is_counted_and_the_next_is_tried():
     sender, telemetry = Sender(SpanExportResult.FAILURE), RecordingTelemetry()
-    exporting = Exporting(sender, telemetry)
+    exporting = Exporting(sender, telemetry, RecordingLog())
     spans(exporting, 3)
     await exporting.flush()
     sender.result = SpanExportResult.SUCCESS
@@ -84,7 +84,7 @@ async def test_what_the_collector_refuses_is_counted_and_the_next_is_tried():
 
 async def test_a_collector_that_never_answers_is_left_at_the_end():
     gate, telemetry = trio.Event(), RecordingTelemetry()
-    exporting = Exporting(Sender(gate=gate), telemetry)
+    exporting = Exporting(Sender(gate=gate), telemetry, RecordingLog())
     spans(exporting, export.BATCH + 1)
     with trio.move_on_after(0.01) as scope:
         await exporting.flush()
@@ -92,3 +92,13 @@ async def test_a_collector_that_never_answers_is_left_at_the_end():
     exporting.give_up()
     gate.set()
     assert telemetry.total(DROPPED, "not_sent") == export.BATCH + 1
+
+
+async def test_that_the_collector_takes_nothing_is_told_once_and_when_it_does_again():
+    sender, log = Sender(SpanExportResult.FAILURE), RecordingLog()
+    exporting = Exporting(sender, RecordingTelemetry(), log)
+    for result in (SpanExportResult.FAILURE, SpanExportResult.FAILURE, SpanExportResult.SUCCESS):
+        sender.result = result
+        spans(exporting, 1)
+        await exporting.flush()
+    assert [len(log.events(event)) for event in ("spans_not_sent", "spans_sent_again")] == [1, 1]
