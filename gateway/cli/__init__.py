@@ -100,9 +100,10 @@ def main() -> None:
 def _end_when_told() -> None:
     """SIGTERM ends the process from now on, until whoever serves listens to it. Linux does that by itself, but not to
     the first process of a container, which gets only those signals that it has a handler for: what it is told while it
-    loads would be lost, and it would be killed at the end of its time."""
+    loads would be lost, and it would be killed at the end of its time. The status is that of who was ended by a signal:
+    what a job was to do is not done."""
     if os.getpid() == 1:
-        signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+        signal.signal(signal.SIGTERM, lambda *_: os._exit(128 + signal.SIGTERM))
 
 
 def _open_standard_streams() -> None:

@@ -145,7 +145,7 @@ def stdio(parts: Callable[[], Parts], /, *, file: str | None, config: str | None
     def settings() -> Settings:
         if native is not None:
             return _native(native, quiet=True)
-        loaded = load_file(str(file or config))
+        loaded = load_file(str(config if file is None else file))
         asked = (loaded.document.data.get("gateway") or {}).get("log") or {}
         return loaded.settings if "level" in asked else _quiet(loaded.settings)
 

@@ -315,6 +315,8 @@ def test_a_file_for_the_standard_streams_is_named_as_for_serve(
         refused = stagedoor("stdio", *words)
         assert refused.exit_code == 2
         assert "one of FILE, --config and --native" in refused.stderr
+    nameless = stagedoor("stdio", "")
+    assert (nameless.exit_code, nameless.stderr) == (2, stagedoor("check", "").stderr)
 
 
 def test_on_standard_streams_only_warnings_are_logged_unless_the_file_says_otherwise(
