@@ -95,6 +95,10 @@ class Item(NamedTuple):
         """Whether it names this. (A template is not named, but met or covered.)"""
         return self.kind == kind and self.backend.matches(backend) and self.name.matches(name)
 
+    def matches_any(self, kind: Kind | Literal["endpoint"], backend: str, names: tuple[str, ...]) -> bool:
+        """Whether it names one of these."""
+        return any(self.matches(kind, backend, name) for name in names)
+
 
 def item(text: str) -> Item:
     """What is written so. Raises ValueError with a sentence."""
@@ -394,17 +398,21 @@ class Ruleset:
         if kind == "template":
             names = template(uris.template(name))
             return TEMPLATE_TOO_LONG if names is None else self._template("resource", backend, names)
+        read_as: tuple[str, ...] = (name,)
         if kind == "resource":
             read = normalized(name)
             if read is None:
                 return UNREADABLE if len(name) <= uris.URI_MAX else URI_TOO_LONG
+            bare = uris.bare(name)
+            # What rules take is taken from all that a server may read in its place.
+            read_as = (read,) if bare == name else (read, normalized(bare) or read)
             name = read
         refused, allowed = UNMENTIONED, ""
         needed: dict[str, None] = {}
         gate = ""
         for rule in self._rules:
-            deny = next((item for item in rule.deny if item.matches(kind, backend, name)), None)
-            gates = [scopes for item, scopes in rule.scopes if item.matches(kind, backend, name)]
+            deny = next((item for item in rule.deny if item.matches_any(kind, backend, read_as)), None)
+            gates = [scopes for item, scopes in rule.scopes if item.matches_any(kind, backend, read_as)]
             allow = next((item for item in rule.allow if item.matches(kind, backend, name)), None)
             if deny is None and not gates and (allow is None or allowed):
                 continue

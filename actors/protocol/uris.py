@@ -46,6 +46,12 @@ def normalized(uri: str) -> str | None:
     return _normalized(uri)
 
 
+def bare(uri: str) -> str:
+    """A URI without what many servers do not look at: its fragment, and of a file the query."""
+    found = uri.partition("#")[0]
+    return found.partition("?")[0] if found[:5].lower() == "file:" else found
+
+
 def _normalized(uri: str, begins: Callable[[str], bool] = lambda path: path.startswith("/")) -> str | None:
     """`begins`: whether so begins the path of a file of this machine, if no host stands before it."""
     parts = _PARTS.fullmatch(uri) if len(uri) <= URI_MAX else None

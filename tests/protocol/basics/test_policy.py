@@ -442,3 +442,18 @@ def test_a_file_of_this_machine_has_one_name_for_rules(written: str, uri: str) -
     assert outcome(policy, NOBODY, f"resource:a:{uri}") == "deny"
     assert outcome(policy, NOBODY, "resource:a:note:/etc/passwd") == "allow"
     assert outcome(policy, NOBODY, "resource:a:file://server/etc/x") == ("deny" if written == "file:/*" else "allow")
+
+
+@pytest.mark.parametrize("written", ["file:///etc/passwd", "file:///etc/pass[w]d", "note://a/b"])
+def test_what_rules_take_is_taken_whatever_stands_behind_its_path(written: str) -> None:
+    """Many servers do not look at a fragment, and those of files at no query."""
+    denying = Policy([rule(allow=["resource:a:*"]), rule("policy[1]", deny=[f"resource:a:{written}"])])
+    gated = Policy([rule(allow=["resource:a:*"], scopes={f"resource:a:{written}": ["s"]})])
+    plain = written.replace("[w]", "w")
+    for uri in (plain, f"{plain}#", f"{plain}#x?y", f"{plain}?x" if plain.startswith("file") else f"{plain}#?"):
+        assert outcome(denying, NOBODY, f"resource:a:{uri}") == "deny"
+        assert outcome(gated, NOBODY, f"resource:a:{uri}") == "step-up"
+    for uri in (f"{plain}s", f"{plain}%23", "note://a/b?q"):
+        assert outcome(denying, NOBODY, f"resource:a:{uri}") == "allow"
+    allowing = Policy([rule(allow=[f"resource:a:{written}"])])
+    assert outcome(allowing, NOBODY, f"resource:a:{plain}#x") == "deny"
