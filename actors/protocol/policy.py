@@ -355,12 +355,14 @@ class Ruleset:
         return [f"{rule.place}: {one}: {limit}" for rule, one, limit in self._limits if one.kind == "endpoint"]
 
     def _dues(self, kind: Kind | Literal["endpoint"], backend: str, name: str, asked: Facts) -> tuple[Due, ...]:
+        read_as: tuple[str, ...] = (name,)
         if kind == "resource":
-            name = normalized(name) or name
+            read = normalized(name) or name
+            read_as, name = _readings(name, read), read
         as_kind = "resource" if kind == "template" else kind
         found: dict[str, Due] = {}
         for rule, one, limit in self._limits:
-            if not one.matches(as_kind, backend, name):
+            if not one.matches_any(as_kind, backend, read_as):
                 continue
             if kind != "endpoint" and self._holds(rule, kind, backend, name, asked) not in _COUNTS:
                 continue
@@ -403,10 +405,7 @@ class Ruleset:
             read = normalized(name)
             if read is None:
                 return UNREADABLE if len(name) <= uris.URI_MAX else URI_TOO_LONG
-            bare = uris.bare(name)
-            # What rules take is taken from all that a server may read in its place.
-            read_as = (read,) if bare == name else (read, normalized(bare) or read)
-            name = read
+            read_as, name = _readings(name, read), read
         refused, allowed = UNMENTIONED, ""
         needed: dict[str, None] = {}
         gate = ""
@@ -596,6 +595,12 @@ class Policy:
                 rules.append(rule)
         mentioned = {scope for rule in rules for _, scopes in rule.scopes for scope in scopes}
         return Ruleset(tuple(rules), frozenset(failed), frozenset(mentioned & set(rights.scopes)), caller, owner)
+
+
+def _readings(uri: str, read: str) -> tuple[str, ...]:
+    """A URI, which was `read`, and what a server may read in its place: what rules take is taken from both."""
+    bare = uris.bare(uri)
+    return (read,) if bare == uri else (read, normalized(bare) or read)
 
 
 def _digest(said: object) -> str:

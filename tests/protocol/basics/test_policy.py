@@ -455,5 +455,9 @@ def test_what_rules_take_is_taken_whatever_stands_behind_its_path(written: str) 
         assert outcome(gated, NOBODY, f"resource:a:{uri}") == "step-up"
     for uri in (f"{plain}s", f"{plain}%23", "note://a/b?q"):
         assert outcome(denying, NOBODY, f"resource:a:{uri}") == "allow"
+    limit = Rule("policy[1]", limits=((item(f"resource:a:{written}"), Limit(5, "min")),))
+    ruleset = Policy([rule(allow=["resource:a:*"]), limit]).ruleset("ann", NOBODY)
+    assert ruleset.due("resource", "a", plain) == ruleset.due("resource", "a", f"{plain}#x")
+    assert len(ruleset.due("resource", "a", f"{plain}#x")) == 1
     allowing = Policy([rule(allow=[f"resource:a:{written}"])])
     assert outcome(allowing, NOBODY, f"resource:a:{plain}#x") == "deny"
