@@ -468,8 +468,10 @@ def _whose(browser: _Browser) -> bytes:
 
 
 def _known(browser: _Browser, principal: str, rights: Rights, digest: bytes = b"") -> _Browser:
-    """It is this principal's for a while. Of rights that are too large for a cookie the issuer alone is kept."""
-    kept = rights if len(msgspec.json.encode(rights)) <= LONGEST_RIGHTS else Rights(rights.issuer)
+    """It is this principal's for a while. Of rights that are too large for a cookie it is kept whose they
+    are."""
+    large = len(msgspec.json.encode(rights)) > LONGEST_RIGHTS
+    kept = Rights(rights.issuer, rights.subject, rights.client) if large else rights
     until = time.time() + SESSION
     return msgspec.structs.replace(browser, principal=principal, until=until, rights=kept, digest=digest)
 

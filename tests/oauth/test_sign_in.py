@@ -166,6 +166,16 @@ def pages(
     return Connect(BASE, DESCRIBED, login, flows, authorization, table, SEALER, known, None, Lines(), revoked)
 
 
+async def shown(connect: Connect) -> str:
+    """A browser shows a token on the page: its cookie."""
+    asks = await connect(Request("GET", "/connect"))
+    cookie = dict(asks.headers)["Set-Cookie"].split(";")[0]
+    (csrf,) = re.findall('name="csrf" value="([^"]*)"', asks.body.decode())
+    form = urlencode({"csrf": csrf, "token": "t"}).encode()
+    known = await connect(Request("POST", "/connect", "", {"cookie": cookie}, form))
+    return dict(known.headers)["Set-Cookie"].split(";")[0]
+
+
 async def test_whom_the_access_was_taken_from_is_not_there_until_he_comes_anew(nursery: Any) -> None:
     seen: list[Asker] = []
 
@@ -180,12 +190,7 @@ async def test_whom_the_access_was_taken_from_is_not_there_until_he_comes_anew(n
     since = 0.0
     rights = Rights("https://idp.test", "a", groups=frozenset({"dev"}))
     by_token = pages(nursery, Login("token"), revoked, lambda token: Asker(Principal("ann"), rights))
-    asks = await by_token(Request("GET", "/connect"))
-    cookie = dict(asks.headers)["Set-Cookie"].split(";")[0]
-    (csrf,) = re.findall('name="csrf" value="([^"]*)"', asks.body.decode())
-    form = urlencode({"csrf": csrf, "token": "t"}).encode()
-    known = await by_token(Request("POST", "/connect", "", {"cookie": cookie}, form))
-    cookie = dict(known.headers)["Set-Cookie"].split(";")[0]
+    cookie = await shown(by_token)
     assert await status(by_token, {"cookie": cookie}) == "Your accounts"
     assert (seen[-1].rights, seen[-1].principal.name) == (rights, "ann")
     since = time.time()
@@ -196,6 +201,18 @@ async def test_whom_the_access_was_taken_from_is_not_there_until_he_comes_anew(n
         (Login("proxy", header="x-user", peers=("10.0.0.0/8",)), "Your accounts"),
     ):
         assert await status(pages(nursery, login, revoked), {"x-user": "ann"}) == title, "a proxy has just seen him"
+
+
+async def test_of_rights_that_are_too_large_for_a_cookie_it_is_known_whose_they_are(nursery: Any) -> None:
+    """Access is taken from a user, and rules name a user; with `bindClient` the principal is not that alone."""
+    seen: list[Asker] = []
+    rights = Rights("https://idp.test", "a", "app", groups=frozenset(f"group {n}" for n in range(500)))
+    who = Asker(Principal(f"{principal_id('https://idp.test', 'a')}:3:app"), rights)
+    connect = pages(nursery, Login("token"), lambda asker: bool(seen.append(asker)), lambda token: who)
+    cookie = await shown(connect)
+    assert len(cookie) < 4096
+    assert (await connect(Request("GET", "/connect", "", {"cookie": cookie}))).status == 200
+    assert (seen[-1].principal, seen[-1].rights) == (who.principal, Rights("https://idp.test", "a", "app"))
 
 
 async def test_a_login_proxy_is_believed_from_its_own_addresses_only(nursery: Any) -> None:
