@@ -131,6 +131,12 @@ def adapt(data: Mapping[str, Any], folder: FilePath) -> Adapted:
     """The configuration, expanded, in our own words. What is not known stays as it is."""
     adapted, own = Adapted(dict(data)), _Own()
     allowed, excluded = _filter(data.get("mcp"))
+    if (
+        isinstance(mcp := data.get("mcp"), dict) and "servers" in mcp
+    ):  # VS Code's settings, as many a server's README says
+        adapted.problems.append(
+            Problem("nothing here is served from there: move `servers` to the top", ("mcp", "servers"))
+        )
     for key in [key for key in adapted.data if key in OWN_OF_FILE]:
         if key != "mcp":  # which servers it names is heeded
             own.found(OWN_OF_FILE[key], (key,))

@@ -106,6 +106,12 @@ def test_what_is_wrong_with_such_a_server_is_told_at_its_own_place(problem: Call
     assert (found.field, found.line) == ("servers.a/b.timeout", 5)
 
 
+def test_servers_among_the_settings_of_vs_code_are_not_left_out_in_silence(problem: Callable[..., Problem]) -> None:
+    found = problem('{"mcp": {"inputs": [],\n"servers": {"a": {"command": "sh"}}}}')
+    assert (found.field, found.line) == ("mcp.servers", 2)
+    assert "move `servers` to the top" in found.message
+
+
 def test_windsurf(loaded: Callable[..., Loaded]) -> None:
     found = loaded("windsurf.mcp_config.json")
     [figma] = found.settings.table.backends.values()
