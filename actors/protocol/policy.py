@@ -599,8 +599,8 @@ class Policy:
 
 def _readings(uri: str, read: str) -> tuple[str, ...]:
     """A URI, which was `read`, and what a server may read in its place: what rules take is taken from both."""
-    bare = uris.bare(uri)
-    return (read,) if bare == uri else (read, normalized(bare) or read)
+    other = uris.lenient(uri)
+    return (read,) if other == uri else (read, normalized(other) or read)
 
 
 def _digest(said: object) -> str:

@@ -18,6 +18,7 @@ _PARTS: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*:)?(//[^/?#]*)?([^?#]*)([?#
 """Scheme, host, path, and the rest (RFC 3986, appendix B)."""
 _WEB: Final = frozenset({"http:", "https:", "ws:", "wss:"})
 _LITERAL_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+_SLASHES: Final = re.compile(r"((?:https?|wss?|ftp|file):)(/*)", re.IGNORECASE)
 _OPEN_SCHEME: Final = re.compile(r"[^/:#=]*:(?=//)")
 """One that is a pattern itself, before a host; behind a `=` it is that of an address in a query."""
 _BEGUN_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*(?=[*?\[][^/]*:)")
@@ -46,10 +47,18 @@ def normalized(uri: str) -> str | None:
     return _normalized(uri)
 
 
-def bare(uri: str) -> str:
-    """A URI without what many servers do not look at: its fragment, and of a file the query."""
-    found = uri.partition("#")[0]
-    return found.partition("?")[0] if found[:5].lower() == "file:" else found
+def lenient(uri: str) -> str:
+    """What many servers read in place of a URI: without blanks around it and without its fragment, of a file also
+    without the query; with the slashes that stand before a host or a file's path, however many of them it has (WHATWG
+    URL, by which JavaScript reads `https:/host/` and `file:etc`)."""
+    found = uri.strip().partition("#")[0]
+    scheme = _SLASHES.match(found)
+    if scheme is None:
+        return found
+    rest = found[scheme.end() :]
+    if scheme[1].lower() != "file:":
+        return f"{scheme[1]}//{rest}"
+    return f"{scheme[1]}{scheme[2] or '///'}{rest}".partition("?")[0]
 
 
 def _normalized(uri: str, begins: Callable[[str], bool] = lambda path: path.startswith("/")) -> str | None:

@@ -461,3 +461,27 @@ def test_what_rules_take_is_taken_whatever_stands_behind_its_path(written: str) 
     assert len(ruleset.due("resource", "a", f"{plain}#x")) == 1
     allowing = Policy([rule(allow=[f"resource:a:{written}"])])
     assert outcome(allowing, NOBODY, f"resource:a:{plain}#x") == "deny"
+
+
+@pytest.mark.parametrize(
+    ("denied", "uri"),
+    [
+        ("https://h/priv/*", "https:/h/priv/x"),
+        ("https://h/priv/*", "HTTPS:h/%70riv/x"),
+        ("https://h/priv/*", "https:///h/priv/x"),
+        ("wss://h/priv", "wss:////H/priv#x"),
+        ("https://h/priv", " https://h/priv"),
+        ("https://h/priv", "https://h/priv "),
+        ("file:///etc/*", "file:etc/passwd"),
+        ("file:///etc/*", " FILE:///etc/passwd"),
+        ("file:///etc/passwd", "file:etc/passwd?x#y"),
+        ("note://a/b", "\u00a0note://a/b "),
+    ],
+)
+def test_what_rules_take_is_taken_as_lenient_servers_read_a_uri(denied: str, uri: str) -> None:
+    """`new URL(uri)` of JavaScript mends it; what rules allow is allowed as it is written."""
+    policy = Policy([rule(allow=["resource:a:*"]), rule("policy[1]", deny=[f"resource:a:{denied}"])])
+    assert outcome(policy, NOBODY, f"resource:a:{uri}") == "deny"
+    assert outcome(Policy([rule(allow=[f"resource:a:{denied}"])]), NOBODY, f"resource:a:{uri}") == "deny"
+    for other in ("https://h/x", "https:x", "file:x", "file:///x", "note:a/b", "etc/passwd"):
+        assert outcome(policy, NOBODY, f"resource:a:{other}") == "allow"
