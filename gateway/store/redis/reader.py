@@ -38,6 +38,13 @@ class Reader:
             self._link.close()
 
     def _replay(self, key: SessionKey, stream: str, after: tuple[int, int], limit: int) -> Replay | Failed:
+        outcome = self._asked(key, stream, after, limit)
+        if isinstance(outcome, Failed) and outcome.head > 0:
+            # What was trimmed since the head was read looks like a hole that nothing explains.
+            outcome = self._asked(key, stream, after, limit)
+        return outcome
+
+    def _asked(self, key: SessionKey, stream: str, after: tuple[int, int], limit: int) -> Replay | Failed:
         if time.monotonic() < self._away_until:
             return Failed(Refused.AWAY, "redis is away")
         try:
