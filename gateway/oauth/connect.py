@@ -471,7 +471,7 @@ def _known(browser: _Browser, principal: str, rights: Rights, digest: bytes = b"
     """It is this principal's for a while. Of rights that are too large for a cookie it is kept whose they
     are."""
     large = len(msgspec.json.encode(rights)) > LONGEST_RIGHTS
-    kept = Rights(rights.issuer, rights.subject, rights.client) if large else rights
+    kept = Rights(rights.issuer, rights.subject, rights.client, partial=True) if large else rights
     until = time.time() + SESSION
     return msgspec.structs.replace(browser, principal=principal, until=until, rights=kept, digest=digest)
 
