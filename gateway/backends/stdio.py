@@ -373,6 +373,14 @@ class StdioTransport(DuplexTransport):
             await running.wait_for_output()
         self._end_with("exited", f"{self._name} {describe_exit(status)}")
 
+    def _end_by(self, running: Running, reason: str, message: str) -> None:
+        """It has closed a pipe; if it is known to have exited, which nobody had the time to say, that is why."""
+        status = running.child.process.returncode
+        if status is None:
+            self._end_with(reason, message)
+        else:
+            self._end_with("exited", f"{self._name} {describe_exit(status)}")
+
     async def _write(self, running: Running) -> None:
         """The one writer. Ends, closing stdin, when the outbox was closed or the child reads no more."""
         stdin = running.child.stdin
@@ -391,7 +399,7 @@ class StdioTransport(DuplexTransport):
             self._outbox.close()
             with trio.move_on_after(self._limits.exit_drain):
                 await self._ending.wait()  # usually it exits, which names the reason better
-            self._end_with("stdin_closed", f"{self._name} closed its standard input")
+            self._end_by(running, "stdin_closed", f"{self._name} closed its standard input")
         finally:
             if self._offer is None or not self._offer.taken:
                 stdin.close()
@@ -411,7 +419,7 @@ class StdioTransport(DuplexTransport):
         running.stdout_ended.set()
         # Usually the exit comes with it and names the reason better.
         await trio.sleep(self._limits.exit_drain)
-        self._end_with("stdout_closed", f"{self._name} closed its standard output")
+        self._end_by(running, "stdout_closed", f"{self._name} closed its standard output")
 
     def _take_line(self, line: Line) -> None:
         if isinstance(line, LongLine):
