@@ -104,7 +104,7 @@ class GatewayActors:
         self.gate = Gate(services, self.sessions, self.router, mailer, self.modern, overloaded)
         self.door: Door = self.gate
         if services.observer is not None:
-            self.door = WatchedDoor(self.gate, services.observer, services.shown, services.audit)
+            self.door = WatchedDoor(self.gate, services.observer, services.shown, services.telemetry, services.audit)
         self.prestart = prestart
         if prestart:
             tree.catalogue.reply(Prestart())

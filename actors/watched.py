@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from actors.durations import ShownTools
 from actors.gate import EVENT_HEADER, SESSION_HEADER
 from actors.modern.requests import refused
-from actors.ports import NO_AUDIT, Answer, Audit, Delete, Door, EventSource, Get, Post, Reply, Streaming
+from actors.ports import NO_AUDIT, Answer, Audit, Delete, Door, EventSource, Get, Post, Reply, Streaming, Telemetry
 from actors.protocol import codec, errors, operations, trail
 from actors.protocol.errors import BROKEN, Malformed
 from actors.protocol.headers import VERSION_HEADER
@@ -90,8 +90,11 @@ def _audited(
 class WatchedDoor:
     """Implements the port `Door` by another one."""
 
-    def __init__(self, door: Door, observer: Observer, shown: ShownTools, audit: Audit = NO_AUDIT) -> None:
+    def __init__(
+        self, door: Door, observer: Observer, shown: ShownTools, telemetry: Telemetry, audit: Audit = NO_AUDIT
+    ) -> None:
         self._door = door
+        self._telemetry = telemetry
         self._observer = observer
         self._shown = shown
         self._audit = audit
@@ -99,6 +102,7 @@ class WatchedDoor:
     async def post(self, post: Post) -> Reply:
         """A POST. Where it could not be written down what becomes of it, it is refused."""
         if self._audit.full and not await self._audit.room(ROOM_WITHIN):
+            self._telemetry.count("stagedoor_messages_rejected_total", ("audit_full",))
             return _unrecordable(post.body)
         watch = PostWatch(self._observer, self._shown, post, self._audit)
         reply: Reply | None = None

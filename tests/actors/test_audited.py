@@ -305,6 +305,7 @@ async def test_nothing_begins_that_could_not_be_written_down(autojump_clock, tra
         assert await unknown.head() == 503
         assert (await unknown.error()).data == {"executed": "unknown"}
         assert alpha.asked_for("tools/call") == []
+        assert gateway.telemetry.total("stagedoor_messages_rejected_total", "audit_full") == 2
 
         async def soon() -> None:
             await trio.sleep(1)

@@ -10,7 +10,7 @@ import trio
 from actors.ports import ANONYMOUS, Get, Reply
 from actors.watched import WatchedDoor
 from tests.support.door_client import Client
-from tests.support.harness import open_gateway, open_replica_maker, open_replicas
+from tests.support.harness import RecordingTelemetry, open_gateway, open_replica_maker, open_replicas
 from tests.support.mcp_backend import Backend, Request
 from tests.support.modern_backend import ModernBackend
 from tests.support.modern_client import ModernClient
@@ -366,7 +366,7 @@ async def test_a_resumption_whose_client_leaves_before_it_goes_on_ends_as_discon
             raise AssertionError
 
     seen: Any = Observed()
-    door = WatchedDoor(Waiting(), seen.observer, None)  # type: ignore[arg-type]
+    door = WatchedDoor(Waiting(), seen.observer, None, RecordingTelemetry())  # type: ignore[arg-type]
     with trio.move_on_after(5):
         await door.get(Get("", ANONYMOUS, {"mcp-session-id": "x", "last-event-id": "p1:1-1", "traceparent": PARENT}))
     [span] = resumptions(seen)
