@@ -15,6 +15,8 @@ def tls_fault(cert: Path, key: Path) -> tuple[str, str] | None:
             return "key", "is not the key of this certificate"
         if not _holds_certificate(cert):
             return "cert", "holds no certificate in PEM"
+        if error.library == "SSL" and error.reason is not None:  # it can be read, but is too weak
+            return "cert", f"can't be used for TLS: {error.reason.replace('_', ' ').lower()}"
         return "key", "holds no private key in PEM without a password"
     except OSError as error:
         return ("key" if os.access(cert, os.R_OK) else "cert"), f"can't be read: {error.strerror}"

@@ -6,12 +6,16 @@ import ipaddress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import TypeAlias
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
+
+
+Key: TypeAlias = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
 
 
 @dataclass(frozen=True)
@@ -35,9 +39,9 @@ class Authority:
         self.file = folder / f"{name}.pem"
         self.file.write_bytes(certificate.sign(self._key, hashes.SHA256()).public_bytes(Encoding.PEM))
 
-    def issue(self, name: str) -> Files:
-        """A certificate for a server or a client."""
-        key = ec.generate_private_key(ec.SECP256R1())
+    def issue(self, name: str, key: rsa.RSAPrivateKey | None = None) -> Files:
+        """A certificate for a server or a client; without `key`, for a new one."""
+        key = key or ec.generate_private_key(ec.SECP256R1())
         places = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
         certificate = self._builder(_named(name), key).add_extension(
             x509.SubjectAlternativeName(places), critical=False
@@ -47,7 +51,9 @@ class Authority:
         files.key.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
         return files
 
-    def _builder(self, subject: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
+    def _builder(
+        self, subject: x509.Name, key: ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
+    ) -> x509.CertificateBuilder:
         now = datetime.now(UTC)
         return (
             x509.CertificateBuilder()

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import (
     BestAvailableEncryption,
     Encoding,
@@ -545,6 +546,7 @@ def test_tls_files_must_be_there(problems: Callable[..., tuple[Problem, ...]]) -
         ("gateway.crt", "gateway.crt", "key", "holds no private key in PEM without a password"),
         ("gateway.key", "gateway.key", "cert", "holds no certificate in PEM"),
         ("empty", "gateway.key", "cert", "holds no certificate in PEM"),
+        ("weak.crt", "weak.key", "cert", "can't be used for TLS: ee key too small"),
     ],
 )
 def test_tls_files_must_hold_what_they_are_named_for(
@@ -552,6 +554,7 @@ def test_tls_files_must_hold_what_they_are_named_for(
 ) -> None:
     authority = Authority(tmp_path)
     authority.issue("gateway")
+    authority.issue("weak", rsa.generate_private_key(65537, 1024))
     plain = load_pem_private_key(authority.issue("other").key.read_bytes(), None)
     locked = plain.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"secret"))
     (tmp_path / "locked.key").write_bytes(locked)
