@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
 
 from actors.ports import Failed, LogEntry, Refused, Replay
+from gateway.store.redis import reader
 from gateway.store.redis.links import Command, History, Reply
 from gateway.store.redis.reader import Reader
 
@@ -51,3 +53,28 @@ async def test_a_hole_that_is_there_when_it_is_looked_again_is_told() -> None:
     replay = await Reader(Scripted(answer(BEFORE), answer(BEFORE))).replay("key", "p1", 7, 0, 10)
     assert isinstance(replay, Failed)
     assert (replay.reason, replay.head) == (Refused.SEQ, 5)
+
+
+class Slow(Scripted):
+    """Answers when it is let."""
+
+    def __init__(self, *answers: list[Any]) -> None:
+        super().__init__(*answers)
+        self.let = threading.Event()
+
+    def exchange(self, commands: Sequence[Command]) -> list[Reply]:
+        self.let.wait()
+        return super().exchange(commands)
+
+
+async def test_nobody_waits_without_end_for_those_before_him(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reader, "WITHIN", 0.05)
+    link = Slow(answer(AFTER), answer(AFTER))  # one for who has given up
+    replays = Reader(link)
+    for _ in range(3):
+        refused = await replays.replay("key", "p1", 7, 3, 10)
+        assert isinstance(refused, Failed)
+        assert refused.reason is Refused.AWAY
+    monkeypatch.setattr(reader, "WITHIN", 60.0)
+    link.let.set()
+    assert isinstance(await replays.replay("key", "p1", 7, 3, 10), Replay)

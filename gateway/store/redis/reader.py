@@ -15,6 +15,10 @@ AWAY_PAUSE = 0.5
 """Seconds after a broken connection in which replays fail at once: a crowd must not stand in line for timeouts."""
 
 
+WITHIN = 10.0
+"""Seconds for a replay, its place in the line included; then whoever waits comes again."""
+
+
 class Reader:
     """One replay at a time; the others wait in line."""
 
@@ -26,11 +30,13 @@ class Reader:
     async def replay(
         self, key: SessionKey, stream: str, after_epoch: int, after_seq: int, limit: int
     ) -> Replay | Failed:
-        """See `Store.replay`. AWAY when Redis can't be asked."""
+        """See `Store.replay`. AWAY when Redis can't be asked, or is too slow for all who ask."""
         # An abandoned thread keeps its place in the line until its command is answered, so the connection has one user.
-        return await trio.to_thread.run_sync(
-            self._replay, key, stream, (after_epoch, after_seq), limit, abandon_on_cancel=True, limiter=self._line
-        )
+        with trio.move_on_after(WITHIN):
+            return await trio.to_thread.run_sync(
+                self._replay, key, stream, (after_epoch, after_seq), limit, abandon_on_cancel=True, limiter=self._line
+            )
+        return Failed(Refused.AWAY, "redis is slow")
 
     def close(self) -> None:
         """Closes the connection, once no thread uses it."""
