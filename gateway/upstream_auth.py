@@ -153,8 +153,12 @@ class Authorizing:
             settings.callers.tokens,
             settings.callers.issuers,
         )
+        flows = self.flows(settings, base, lambda: issuers_of(auth(), table()))
         sign_in = None
         if browser.mode == "oidc" and issuers:
+            # Anybody may begin a sign-in: what strangers cause keeps nobody's token waiting.
+            discovery = Discovery(LateHttp())
+            discovery.described = self.authorization.discovery.described
             sign_in = SignIn(
                 issuers,
                 browser.client_id,
@@ -162,15 +166,14 @@ class Authorizing:
                 f"{base}/connect/callback",
                 self._shelf,
                 self._sealer,
-                # Anybody may begin a sign-in: what strangers cause keeps nobody's token waiting.
-                Discovery(LateHttp()),
+                discovery,
                 self._wall,
             )
         return Connect(
             base,
             described(settings, base),
             login,
-            self.flows(settings, base, lambda: issuers_of(auth(), table())),
+            flows,
             self.authorization,
             table,
             self._sealer,

@@ -80,6 +80,24 @@ async def test_it_signs_in_users_renews_and_revokes_by_its_key(tmp_path: Path) -
         assert "PRIVATE KEY" not in repr(world.asked) + repr(gateway.log.events)
 
 
+async def test_users_sign_in_to_its_pages_by_that_key(tmp_path: Path) -> None:
+    async with open_oauth_world(cimd=True, dcr=False) as world:
+        settings = configured(world)
+        settings["gateway"] |= {"clientMetadataUrl": URL, "clientKeys": [ONE]}
+        settings["gateway"]["auth"] |= {
+            "issuers": [{"issuer": world.origin}],
+            "browser": {"mode": "oidc", "clientId": URL},
+        }
+        async with open_authorized(settings, tmp_path) as gateway:
+            document_only(world)
+            await published(world, gateway)
+            browser = Browser(gateway, world, "ann")
+            onward = await browser.press("/connect", await browser.open("/connect"), action="sign-in")
+            await browser.come_back(onward)
+            [asked] = to_the_issuer(world)
+            assert jwt.get_unverified_header(asked.form["client_assertion"])["alg"] == "ES256"
+
+
 async def test_where_it_can_not_sign_another_client_is_registered(tmp_path: Path) -> None:
     async with open_oauth_world(cimd=True) as world, opened(world, tmp_path, ONE) as gateway:
         assert "is connected" in await Browser(gateway, world, "ann").connect(await flow_of(gateway, "ann"))
