@@ -1,6 +1,7 @@
 """How a resource's URI is read before a rule is asked about it."""
 
 import re
+import unicodedata
 from collections.abc import Callable
 from ipaddress import AddressValueError, IPv6Address
 from typing import Final
@@ -18,7 +19,15 @@ _PARTS: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*:)?(//[^/?#]*)?([^?#]*)([?#
 """Scheme, host, path, and the rest (RFC 3986, appendix B)."""
 _WEB: Final = frozenset({"http:", "https:", "ws:", "wss:"})
 _LITERAL_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
-_SLASHES: Final = re.compile(r"((?:https?|wss?|ftp|file):)(/*)", re.IGNORECASE)
+_LENIENT: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*:)(/*)([^/?#]*)")
+_PORTS: Final = {"http:": 80, "https:": 443, "ws:": 80, "wss:": 443, "ftp:": 21}
+"""The usual ones, of schemes whose hosts are on a network."""
+_IGNORED: Final = re.compile(
+    "[\u00ad\u034f\u180b-\u180d\u180f\u200b\u2060\u2064\ufe00-\ufe0f\ufeff\U000e0100-\U000e01ef]"
+)
+"""Characters that make no other host (UTS 46)."""
+_HOST_MAX: Final = 1024
+"""Characters of a host that may be the name of one: such a name has at most 253."""
 _OPEN_SCHEME: Final = re.compile(r"[^/:#=]*:(?=//)")
 """One that is a pattern itself, before a host; behind a `=` it is that of an address in a query."""
 _BEGUN_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*(?=[*?\[][^/]*:)")
@@ -49,16 +58,29 @@ def normalized(uri: str) -> str | None:
 
 def lenient(uri: str) -> str:
     """What many servers read in place of a URI: without blanks around it and without its fragment, of a file also
-    without the query; with the slashes that stand before a host or a file's path, however many of them it has (WHATWG
-    URL, by which JavaScript reads `https:/host/` and `file:etc`)."""
+    without the query; with the slashes that stand before a host or a file's path, however many of them it has; on a
+    network without a user, the usual port, and what makes no other host (WHATWG URL, by which JavaScript reads
+    `https:/host:443/` and `file:etc`)."""
     found = uri.strip().partition("#")[0]
-    scheme = _SLASHES.match(found)
-    if scheme is None:
+    parts = _LENIENT.match(found)
+    if parts is None:
         return found
-    rest = found[scheme.end() :]
-    if scheme[1].lower() != "file:":
-        return f"{scheme[1]}//{rest}"
-    return f"{scheme[1]}{scheme[2] or '///'}{rest}".partition("?")[0]
+    (scheme, slashes, host), rest = parts.groups(), found[parts.end() :]
+    kind = scheme.lower()
+    if kind == "file:":
+        return f"{scheme}{slashes or '///'}{host}{rest}".partition("?")[0]
+    if kind in _PORTS:
+        return f"{scheme}//{_on_network(host, _PORTS[kind])}{rest}"
+    return f"{scheme}//{host.removeprefix('@').removesuffix(':')}{rest}" if slashes == "//" else found
+
+
+def _on_network(host: str, port: int) -> str:
+    """Which host such a part of a URI names, as UTS 46 maps its characters, and the port, if it is not the usual one.
+    (A final dot makes no other one in the DNS.)"""
+    named = _IGNORED.sub("", unquote(host.rpartition("@")[2], errors="surrogateescape"))
+    if len(named) <= _HOST_MAX:
+        named = unicodedata.normalize("NFKC", named).replace("\u3002", ".")
+    return re.sub(f":(?:0*{port})?$", "", named).rstrip(".")
 
 
 def _normalized(uri: str, begins: Callable[[str], bool] = lambda path: path.startswith("/")) -> str | None:

@@ -476,6 +476,13 @@ def test_what_rules_take_is_taken_whatever_stands_behind_its_path(written: str) 
         ("file:///etc/*", " FILE:///etc/passwd"),
         ("file:///etc/passwd", "file:etc/passwd?x#y"),
         ("note://a/b", "\u00a0note://a/b "),
+        ("note://a/b", "note://@a:/b"),
+        ("https://h/priv", "https://h:443/priv"),
+        ("https://h/priv", "https://h:/priv"),
+        ("ws://h/priv", "ws://user:password@h:0080/priv"),
+        ("https://h/priv", "https://h./priv"),
+        ("https://h/priv", "https:ｈ\u200b.:443/priv"),
+        ("https://[::1]/priv", "https://u@[0::1]:443/priv"),
     ],
 )
 def test_what_rules_take_is_taken_as_lenient_servers_read_a_uri(denied: str, uri: str) -> None:
@@ -483,5 +490,5 @@ def test_what_rules_take_is_taken_as_lenient_servers_read_a_uri(denied: str, uri
     policy = Policy([rule(allow=["resource:a:*"]), rule("policy[1]", deny=[f"resource:a:{denied}"])])
     assert outcome(policy, NOBODY, f"resource:a:{uri}") == "deny"
     assert outcome(Policy([rule(allow=[f"resource:a:{denied}"])]), NOBODY, f"resource:a:{uri}") == "deny"
-    for other in ("https://h/x", "https:x", "file:x", "file:///x", "note:a/b", "etc/passwd"):
+    for other in ("https://h/x", "https:x", "file:x", "file:///x", "note:a/b", "etc/passwd", "https://h:80/priv/x"):
         assert outcome(policy, NOBODY, f"resource:a:{other}") == "allow"
