@@ -171,7 +171,8 @@ class Gateway:
         return self.store_state not in ("memory", "ok")
 
     def readiness(self) -> Readiness:
-        """What `/readyz` says. An outage of the store degrades; it does not take the process out of rotation."""
+        """What `/readyz` says. An outage of the store, or an audit trail without room, degrades; it does not take the
+        process out of rotation."""
         degraded = self.store_degraded
         details: dict[str, object] = {"store": self.store_state}
         if self.actors is not None:
@@ -180,6 +181,8 @@ class Gateway:
                 name: {"state": status.state, "error": status.last_error}
                 for name, status in self.actors.backends.status.items()
             }
+            if self.actors.services.audit.full:
+                details["audit"], degraded = "full", True
             degraded = degraded or any(
                 s.breaker.state is not BreakerState.CLOSED for s in self.actors.backends.status.values()
             )

@@ -93,6 +93,15 @@ async def test_an_operator_does_nothing_that_could_not_be_written_down(
         assert (await gateway.operate("list", "", {}))[0] == 200
 
 
+async def test_that_the_trail_has_no_room_degrades(autojump_clock: MockClock, trail: Trail, tmp_path: Path) -> None:
+    async with open_gateway(Backend("alpha"), **watched(trail)) as served:
+        gateway = composed(served, settings(tmp_path / "c.json"))
+        assert not gateway.readiness().degraded
+        trail.full = True
+        state = gateway.readiness()
+        assert (state.ready, state.degraded, state.details["audit"]) == (True, True, "full")
+
+
 def test_a_configuration_in_force_is_told_by_keys_and_digests_without_a_value(trail: Trail, tmp_path: Path) -> None:
     file = tmp_path / "c.json"
     before = settings(file, policyMode="observe", log={"level": "info"})
