@@ -59,8 +59,8 @@ def normalized(uri: str) -> str | None:
 def lenient(uri: str) -> str:
     """What many servers read in place of a URI: without blanks around it and without its fragment, of a file also
     without the query; with the slashes that stand before a host or a file's path, however many of them it has; on a
-    network without a user, the usual port, and what makes no other host (WHATWG URL, by which JavaScript reads
-    `https:/host:443/` and `file:etc`)."""
+    network with a path, and without a user, the usual port, and what makes no other host (WHATWG URL, by which
+    JavaScript reads `https:/host:443` and `file:etc`)."""
     found = uri.strip().partition("#")[0]
     parts = _LENIENT.match(found)
     if parts is None:
@@ -70,7 +70,7 @@ def lenient(uri: str) -> str:
     if kind == "file:":
         return f"{scheme}{slashes or '///'}{host}{rest}".partition("?")[0]
     if kind in _PORTS:
-        return f"{scheme}//{_on_network(host, _PORTS[kind])}{rest}"
+        return f"{scheme}//{_on_network(host, _PORTS[kind])}{rest if rest.startswith('/') else f'/{rest}'}"
     return f"{scheme}//{host.removeprefix('@').removesuffix(':')}{rest}" if slashes == "//" else found
 
 

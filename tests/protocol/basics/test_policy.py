@@ -477,6 +477,8 @@ def test_what_rules_take_is_taken_whatever_stands_behind_its_path(written: str) 
         ("file:///etc/passwd", "file:etc/passwd?x#y"),
         ("note://a/b", "\u00a0note://a/b "),
         ("note://a/b", "note://@a:/b"),
+        ("https://h/", "https://h"),
+        ("https://h/?x", "https://h?x"),
         ("https://h/priv", "https://h:443/priv"),
         ("https://h/priv", "https://h:/priv"),
         ("ws://h/priv", "ws://user:password@h:0080/priv"),
