@@ -594,12 +594,14 @@ class Router(Actor):
             self._leave_to_others(key)  # it may have taken a while until it was given back
 
     def _after_crash(self, key: SessionKey) -> None:
-        """The next message rebuilds it from its record; but not again and again."""
+        """The next message rebuilds it from its record, or what is in flight there does; but not again and again."""
         now = self.ctx.now()
         before = self.crashed.get(key)
         self.crashed = {k: at for k, at in self.crashed.items() if now - at < CRASH_WINDOW}
         self.crashed[key] = now
         if before is None or now - before >= CRASH_WINDOW:
+            # Whoever follows a stream of its calls elsewhere may not have heard that it was cut, and sends nothing.
+            self._look_later(LeftDue(key, self._services.cluster.incarnation))
             return
 
         def claimed(outcome: Any) -> bool:

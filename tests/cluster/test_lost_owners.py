@@ -103,6 +103,25 @@ async def test_a_call_that_came_by_mail_and_whose_session_crashes_ends_with_an_e
         assert await client.tool("echo") == "alpha: echo"
 
 
+async def test_a_call_whose_session_has_crashed_ends_though_the_word_of_that_is_lost(autojump_clock):
+    """Its client waits on a connection to another replica, and sends nothing."""
+    alpha = slow()
+    async with pair(alpha) as (one, two):
+        client = await elsewhere(one, two)
+        call, request = await reached(client, alpha, progress="t")
+        request.progress(1)
+        await trio.sleep(1)
+        [alive] = one.actors.sessions.table.values()
+        one.store.replica.post_office = lambda to, letter: ()
+        alive.ref.cell.actor.receive = None  # type: ignore[union-attr, method-assign]
+        alive.ref.reply("nonsense")
+        await one.settle()
+        one.crashes.clear()
+        one.store.replica.post_office = lambda to, letter: (0.0,)
+        assert unknown(await outcome(call, 20))
+        assert executions(alpha) == 1
+
+
 @pytest.mark.parametrize("recorded", [True, False])
 @pytest.mark.parametrize("calls", [1, 2])
 async def test_a_client_that_has_no_id_hears_once_that_its_session_has_crashed(autojump_clock, calls, recorded):
