@@ -138,6 +138,8 @@ def test_a_resource_that_a_pinned_template_can_become_is_not_new() -> None:
     assert allowed == {"test:///a": True, "TEST:///a": True, "test:///pub/x": True, "test:///b": False}
     assert not accepted.allows("resource", "test:///pub/../b")
     assert not accepted.allows("resource", "TEST:///a", held={"test:///a"})
+    assert accepted.allows("resource", "test:///pub/x#y")
+    assert not accepted.allows("resource", "test:///pub/x#y", held={"test:///pub/x"}), "servers look at no fragment"
 
 
 def test_what_changes_as_a_resource_does_is_not_pinned() -> None:
