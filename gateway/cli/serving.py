@@ -80,7 +80,7 @@ def serve(
     Without FILE it serves the demo servers.
     """
     # What is started has not read its configuration yet: there is nothing to be read or begun anew, nor to end for.
-    for number in (signal.SIGHUP, signal.SIGUSR2):
+    for number in {signal.SIGHUP, getattr(signal, "SIGUSR2", signal.SIGHUP)}:  # not every system has the second
         signal.signal(number, lambda *_: None)  # a function: what is ignored would be so in child processes too
     if sum(place is not None for place in (file, config, native)) > 1:
         raise click.UsageError("FILE, --config and --native exclude each other")

@@ -3,7 +3,7 @@
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import structlog
 from structlog.typing import EventDict
@@ -14,6 +14,9 @@ BURST = 200.0
 """And at once."""
 MAX_KEYS = 1000
 """Things told apart at one time; the one that was quiet for longest is forgotten first."""
+
+OF_NO_PEER: Final = frozenset({"configuration_warning"})
+"""Warnings that nobody else can cause: all that there are of them are said, once, at the start."""
 
 
 class Flood:
@@ -28,7 +31,7 @@ class Flood:
         return len(self._buckets)
 
     def __call__(self, _logger: Any, method: str, event: EventDict) -> EventDict:
-        if method != "warning":
+        if method != "warning" or event.get("event") in OF_NO_PEER:
             return event
         key = str(event.get("event"))[:100], str(event.get("backend", ""))[:100]
         now = self._clock()

@@ -87,6 +87,16 @@ def test_where_the_log_is_json_it_warns_in_lines_of_it(
     assert "others can reach the admin listener" in lines[1]["message"]
 
 
+def test_of_many_warnings_none_is_left_out_where_the_log_is_json(
+    stagedoor: Callable[..., Result], file: Callable[[str], str]
+) -> None:
+    tokens = {f"user-{number}": f"{number:040d}" for number in range(300)}
+    given = {"gateway": {"admin": "0.0.0.0:7001", "auth": {"tokens": tokens}}}
+    said = stagedoor("serve", "--config", file(json.dumps(given))).stderr
+    assert all(f"auth.tokens.{name}:" in said for name in tokens)
+    assert "others can reach the admin listener" in said
+
+
 def test_that_nobody_reads_what_it_says_keeps_it_from_nothing(
     stagedoor: Callable[..., Result], file: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
