@@ -236,7 +236,9 @@ def test_every_worker_has_the_same_whatever_becomes_of_it(programs: Programs, si
     site.file.write_text("{ half of it")
     gateway.program.send(signal.SIGHUP)
     gateway.program.wait_output("configuration_refused")
-    # What stands in the file is nobody's while it is not in force: also of one that is started now.
+    # What stands in the file is nobody's while it is not in force: also of one that is started now. (A killed process
+    # takes the last lines of its trail along: those of the reloads are waited for.)
+    until(lambda: reloads_told(site.audited).count(("supervisor", "reloaded")) == 4)
     os.kill(min(pids), signal.SIGKILL)
     until(lambda: (now := ready(gateway)) and len({worker["pid"] for worker in now} - pids) == 1)
     assert {version_at(RawSession(gateway.endpoint("versions"))) for _ in range(8)} == {"2"}
@@ -246,7 +248,7 @@ def test_every_worker_has_the_same_whatever_becomes_of_it(programs: Programs, si
     assert gateway.program.stop() == 0
     # Each process has a chain. That of the supervisor says by what a reload came, and what no worker has heard of.
     told = [json.loads(line) for line in site.audited.read_bytes().splitlines()]
-    reloads = [(line["by"], line["outcome"]) for line in told if line["event"] == "policy.reload"]
+    reloads = reloads_told(site.audited)
     assert reloads.count(("supervisor", "reloaded")) == 4
     assert [of[1] for of in reloads if of[0] == "signal"] == ["reloaded", "reloaded", "refused", "refused"]
     assert len({line["id"].partition(".")[0] for line in told}) == 4
@@ -260,6 +262,13 @@ def test_every_worker_has_the_same_whatever_becomes_of_it(programs: Programs, si
     supervisors = [("died", None, "signal 9"), ("roll", "refused", None), drain]
     assert sorted(of_processes.values(), key=len) == [[drain], [drain], supervisors]
     assert {line["pid"] for line in told if line.get("action") == "died"} <= pids
+
+
+def reloads_told(trail: Path | None) -> list[tuple[str, str]]:
+    """By what reloads came, and what became of them."""
+    assert trail is not None
+    lines = map(json.loads, trail.read_bytes().split(b"\n")[:-1])
+    return [(line["by"], line["outcome"]) for line in lines if line["event"] == "policy.reload"]
 
 
 def tools_at(gateway: Gateway) -> set[tuple[str, ...]]:
