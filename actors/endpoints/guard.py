@@ -189,9 +189,10 @@ class Guard:
 
     def _judge(self, policy: Policy, effect: fx.Dispatch, backend: str, subject: Subject) -> Passed:
         ruleset, params, asked = self._ruleset_for(policy, effect.rights), subject.params, NOTHING
-        if ruleset.conditional:
+        names = ruleset.asks(subject.kind, backend, subject.name) if ruleset.conditional else None
+        if names is not None:
             try:
-                args, params = subjects.arguments(params, ruleset.members)
+                args, params = subjects.arguments(params, names)
             except errors.Malformed as malformed:
                 self._record(policy, effect, backend, subject, Decision("deny", malformed.error.message))
                 if policy.enforced:

@@ -190,6 +190,11 @@ class Rule(Struct, frozen=True):
         return repr((*parts, self.when and self.when.text)) if any(parts) else ""
 
     @property
+    def items(self) -> tuple[Item, ...]:
+        """All that it names."""
+        return (*self.allow, *self.deny, *(item for item, _ in (*self.scopes, *self.limits)))
+
+    @property
     def rules(self) -> bool:
         """Whether it says what may be seen and done, and not only how often."""
         return bool(self.allow or self.deny or self.scopes)
@@ -248,11 +253,12 @@ NOTHING: Final = Facts()
 
 class Ruleset:
     """The rules that are for somebody, and what they come to. `key` is the same for all who see and may do the same.
-    `conditional`: whether anything depends on more than names, and on which `members`; `limited`: whether anything may
-    be done so often only, `metered`: whether that is said of endpoints."""
+    `conditional`: whether anything depends on more than names; `limited`: whether anything may be done so often only,
+    `metered`: whether that is said of endpoints."""
 
     __slots__ = (
         "_apart",
+        "_asking",
         "_caller",
         "_due",
         "_failed",
@@ -265,7 +271,6 @@ class Ruleset:
         "conditional",
         "key",
         "limited",
-        "members",
         "metered",
     )
 
@@ -289,8 +294,9 @@ class Ruleset:
         self._failed = failed
         self._scopes = scopes
         self._caller = caller
-        self.conditional = any(rule.when is not None and not rule.when.variables <= OF_CALLER for rule in rules)
-        self.members = Members(name for rule in rules if rule.when is not None for name in rule.when.members)
+        asking = ((rule, rule.when) for rule in rules if rule.when is not None and not rule.when.variables <= OF_CALLER)
+        self._asking = tuple((rule.items, when.members) for rule, when in asking)
+        self.conditional = bool(self._asking)
         self._known: dict[tuple[Kind, str, str], Decision] = {}
         self._seen: dict[str, bool] = {}
         self.key = self.about()
@@ -319,6 +325,16 @@ class Ruleset:
                 self._known.clear()
             self._known[key] = known
         return known
+
+    def asks(self, kind: Kind, backend: str, name: str) -> Members | None:
+        """The names that conditions ask about which count for this; None: none does, whatever its arguments are."""
+        named = kind in ("tool", "prompt")  # all else has no arguments
+        found = [
+            members
+            for items, members in self._asking
+            if not named or any(one.matches(kind, backend, name) for one in items)
+        ]
+        return Members(name for members in found for name in members) if found else None
 
     def sees(self, backend: str) -> bool:
         """Whether anything of a backend may be seen: if not, it is as if there were none."""

@@ -324,9 +324,10 @@ def _decided(
     if policy is None:
         return Decision("allow", "no policy")
     ruleset: Ruleset = policy.ruleset(principal, rights)
+    names = ruleset.asks(*subject)
     try:
-        if ruleset.conditional:
-            spelling.check_within(args, ruleset.members)
+        if names is not None:
+            spelling.check_within(args, names)
     except Malformed as malformed:
         return Decision("deny", malformed.error.message)
     return ruleset.decide(*subject, Facts(args))

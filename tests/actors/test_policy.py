@@ -258,6 +258,21 @@ async def test_arguments_that_conditions_are_not_asked_about_are_recorded_as_wha
         assert "could be taken for" in denied["rule"]
 
 
+@BOTH
+async def test_the_arguments_of_what_no_condition_is_asked_about_are_its_own(era: str, autojump_clock: MockClock):
+    """Two of its names may be alike, as in a document, and it may have any number of values."""
+    backend = alpha()
+    async with open_gateway(backend) as gateway:
+        rules = (rule(allow=["*:*"]), rule("policy[1]", deny=["alpha:write"], when=CelCondition("args.path != '/pub'")))
+        enforce(gateway, *rules)
+        client = await client_of(era, gateway, "")
+        arguments = {"path": "/pub", "Path": "/etc", "documents": [0] * 20_000}
+        await client.begin("tools/call", {"name": "alpha__read", "arguments": arguments}).result()
+        assert [r.params["arguments"] for r in backend.asked_for("tools/call")] == [arguments]
+        asked = client.begin("tools/call", {"name": "alpha__write", "arguments": arguments})
+        assert (await refused(asked)).code == -32602
+
+
 @ENDPOINTS
 async def test_9_of_two_names_in_one_call_the_one_that_was_judged_is_sent(endpoint: str, autojump_clock: MockClock):
     backend = alpha()
