@@ -26,7 +26,7 @@ class ConfigProblemsError(click.ClickException):
     def show(self, file: Any = None) -> None:
         for line in self.message.splitlines():
             click.secho("error: ", fg="red", nl=False, err=True)
-            click.echo(line, err=True)
+            click.echo(printable(line), err=True)
 
 
 @contextmanager
@@ -63,14 +63,14 @@ def warn(problems: Iterable[Problem]) -> None:
     """Shows warnings on standard error."""
     for problem in problems:
         click.secho("warning: ", fg="yellow", nl=False, err=True)
-        click.echo(str(problem), err=True)
+        click.echo(printable(str(problem)), err=True)
 
 
 def note(problems: Iterable[Problem]) -> None:
     """Shows notes on standard error."""
     for problem in problems:
         click.secho("note: ", fg="cyan", nl=False, err=True)
-        click.echo(str(problem), err=True)
+        click.echo(printable(str(problem)), err=True)
 
 
 def tell_troubles(troubles: Mapping[str, str]) -> None:

@@ -120,6 +120,15 @@ def test_what_is_wise_needs_no_warning(stagedoor: Callable[..., Result], file: C
     assert stagedoor("check", file(text), T="t" * 30).stderr == ""
 
 
+@pytest.mark.parametrize("name", ["a\x07b", "ß\x07b"], ids=["a note", "an error"])
+def test_a_name_writes_nothing_but_text_to_a_terminal(
+    stagedoor: Callable[..., Result], file: Callable[[str], str], name: str
+) -> None:
+    said = stagedoor("check", file(json.dumps({"mcpServers": {name: {"command": "cat"}}}))).stderr
+    assert "a name is a part of a URL" in said or "its name is a part of a URL" in said
+    assert "\x07" not in said
+
+
 def test_no_warning_repeats_a_credential(stagedoor: Callable[..., Result], file: Callable[[str], str]) -> None:
     text = """{"mcpServers": {"a": {"command": "sh", "env": {"TOKEN": "hush"}}},
       "gateway": {"auth": {"tokens": {"ann": "hush"}}}}"""
