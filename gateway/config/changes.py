@@ -29,13 +29,19 @@ FIXED_LIMITS = (
     "store_outage",
 )
 """Those of which something was made at the start: pools, rooms, descriptors, transports."""
-SUPERVISED = (("gateway", "listen"), ("gateway", "admin"), ("gateway", "store"), ("gateway", "workers"))
-"""What workers have from their supervisor, so that theirs is no new start."""
+SUPERVISED = (
+    ("gateway", "listen"),
+    ("gateway", "admin"),
+    ("gateway", "store"),
+    ("gateway", "workers"),
+    ("gateway", "audit"),
+)
+"""What workers have from their supervisor, or it has for itself too (its trail has the reloads), so that theirs is no
+new start."""
 FIXED = (
     *SUPERVISED,
     ("gateway", "keys"),
     ("gateway", "tls"),
-    ("gateway", "audit"),
     ("gateway", "traces"),
     ("gateway", "auth", "browser"),
     ("gateway", "clientMetadataUrl"),

@@ -210,16 +210,18 @@ async def test_a_rolling_restart_waits_for_the_reload_and_begins_with_what_stand
 
 async def test_a_rolling_restart_is_the_next_start_for_all_but_what_the_supervisor_has(site: Site) -> None:
     async with run(site):
-        site.write("two", listen="127.0.0.1:9000", limits={"messageBytes": 5000})
+        supervised = {"listen": "127.0.0.1:9000", "audit": {"file": "trail"}}
+        site.write("two", **supervised, limits={"messageBytes": 5000})
         site.reloads.request()
         await until(lambda: site.log.events("needs_restart"))
         site.supervisor.roll()
         await until(lambda: site.log.events("rolling_restart_done"))
-        site.write("three", listen="127.0.0.1:9000", limits={"messageBytes": 5000})
+        site.write("three", **supervised, limits={"messageBytes": 5000})
         site.reloads.request()
         await until(lambda: len(site.log.events("needs_restart")) == 2)
         told = [line["keys"] for line in site.log.events("needs_restart")]
-        assert told == [["gateway.limits.messageBytes", "gateway.listen"], ["gateway.listen"]]
+        still = ["gateway.audit.file", "gateway.listen"]
+        assert told == [["gateway.audit.file", "gateway.limits.messageBytes", "gateway.listen"], still]
 
 
 async def test_a_reload_in_the_middle_of_a_rolling_restart_reaches_those_that_run_and_those_that_come(
