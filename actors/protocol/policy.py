@@ -384,11 +384,8 @@ class Ruleset:
                 continue
             of = {"item": "", "server": backend}.get(limit.each)
             if of is None:
-                of = (
-                    f"{as_kind}:{backend}:{name}"
-                    if self._told_apart(as_kind, backend, name)
-                    else f"{as_kind}:{backend}"
-                )
+                own = read_as[-1]  # what a server makes of it: else each fragment had a limit of its own
+                of = f"{as_kind}:{backend}:{own}" if self._told_apart(as_kind, backend, own) else f"{as_kind}:{backend}"
             for whose in self._sharing(rule, limit):
                 due = limiting.due(rule.place, str(one), limit, (*rule.whom, whose), of)
                 found[due.bucket.key] = due

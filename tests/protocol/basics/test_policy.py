@@ -459,6 +459,10 @@ def test_what_rules_take_is_taken_whatever_stands_behind_its_path(written: str) 
     ruleset = Policy([rule(allow=["resource:a:*"]), limit]).ruleset("ann", NOBODY)
     assert ruleset.due("resource", "a", plain) == ruleset.due("resource", "a", f"{plain}#x")
     assert len(ruleset.due("resource", "a", f"{plain}#x")) == 1
+    limit = Rule("policy[1]", limits=((item("resource:a:*"), Limit(5, "min", each="tool")),))
+    ruleset = Policy([rule(allow=["resource:a:*"]), limit]).ruleset("ann", NOBODY)
+    assert ruleset.due("resource", "a", plain) == ruleset.due("resource", "a", f"{plain}#x")
+    assert ruleset.due("resource", "a", plain) != ruleset.due("resource", "a", f"{plain}s")
     allowing = Policy([rule(allow=[f"resource:a:{written}"])])
     assert outcome(allowing, NOBODY, f"resource:a:{plain}#x") == "deny"
 
