@@ -16,6 +16,9 @@ TEMPLATE_MAX: Final = 512
 """Characters of a template that is compared with patterns: how long that takes grows with both, and any client, and any
 server, can make one up."""
 
+SHORTENED_MAX: Final = 16 * 1024
+"""Characters of one that is looked through for its expressions."""
+
 
 class Set(NamedTuple):
     """One character: of these ranges, or (`out`) of none of them."""
@@ -81,9 +84,14 @@ def glob(text: str) -> Glob:
     return Glob(text, tuple(tokens))
 
 
+def shortened(text: str) -> str:
+    """A URI template with nothing in its expressions: they may name any number of parameters."""
+    return EXPRESSION.sub("{}", text) if len(text) <= SHORTENED_MAX else text
+
+
 def template(text: str) -> Glob | None:
-    """The texts that a URI template can become, about: any text for each of its expressions. None: it is too long to be
-    compared."""
+    """The texts that a (shortened) URI template can become, about: any text for each of its expressions. None: it is
+    too long to be compared."""
     return _template(text) if len(text) <= TEMPLATE_MAX else None
 
 

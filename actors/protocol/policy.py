@@ -18,7 +18,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from actors.protocol import limiting, uris
-from actors.protocol.globs import TEMPLATE_MAX, Glob, covers, glob, meets, template
+from actors.protocol.globs import TEMPLATE_MAX, Glob, covers, glob, meets, shortened, template
 from actors.protocol.limiting import Due, Limit
 from actors.protocol.rights import STATIC, Rights, principal_id
 from actors.protocol.spelling import Members
@@ -234,7 +234,9 @@ class Decision(NamedTuple):
 NO_RULES: Final = Decision("allow", "no policy")
 UNMENTIONED: Final = Decision("deny", "no rule allows it")
 UNREADABLE: Final = Decision("deny", "the URI could be read as another one")
-TEMPLATE_TOO_LONG: Final = Decision("deny", f"the template is longer than {TEMPLATE_MAX} characters")
+TEMPLATE_TOO_LONG: Final = Decision(
+    "deny", f"the template has more than {TEMPLATE_MAX} characters beside its expressions"
+)
 URI_TOO_LONG: Final = Decision("deny", f"the URI is longer than {uris.URI_MAX} characters")
 
 Values: TypeAlias = Mapping[str, Any]
@@ -315,6 +317,8 @@ class Ruleset:
 
     def decide(self, kind: Kind, backend: str, name: str, asked: Facts = NOTHING) -> Decision:
         """Whether this may be done, or (without arguments) seen."""
+        if kind == "template":
+            name = shortened(name)
         if self.conditional or len(name) > NAME_MAX:
             return self._decide(kind, backend, name, asked)
         key = (kind, backend, name)

@@ -7,7 +7,7 @@ from ipaddress import AddressValueError, IPv6Address
 from typing import Final
 from urllib.parse import unquote
 
-from actors.protocol.globs import EXPRESSION, TEMPLATE_MAX
+from actors.protocol.globs import EXPRESSION, TEMPLATE_MAX, shortened
 
 URI_MAX: Final = 64 * 1024
 """Characters of a URI that rules and pins are asked about: a client can make up any, and all others wait meanwhile."""
@@ -122,7 +122,8 @@ def pattern(text: str) -> str:
 def template(text: str) -> str:
     """The same for what a template's URIs have in common; of one that is too long to be compared anyway nothing is
     read."""
-    return _read(text, EXPRESSION) if len(text) <= _TEMPLATE_MAX else text
+    short = shortened(text)
+    return _read(short, EXPRESSION) if len(short) <= _TEMPLATE_MAX else short
 
 
 def small_scheme(text: str) -> str:

@@ -368,9 +368,21 @@ def test_a_template_that_is_too_long_to_be_compared_is_denied(monkeypatch: pytes
     monkeypatch.setattr("actors.protocol.policy.meets", counted)
     ruleset = Policy([rule(allow=["resource:a:test:///pub/*"])]).ruleset("ann", Rights())
     for length, outcome in ((100, "allow"), (TEMPLATE_MAX, "allow"), (TEMPLATE_MAX + 1, "deny"), (1_000_000, "deny")):
-        name = "test:///pub/{x}".ljust(length, "a")
+        name = "test:///pub/{}".ljust(length, "a")
         assert ruleset.decide("template", "a", name).outcome == outcome
     assert max(compared) <= TEMPLATE_MAX
+
+
+def test_what_stands_in_the_expressions_of_a_template_makes_it_no_longer() -> None:
+    """Servers that are made of other descriptions name each parameter of a query there."""
+    policy = Policy([rule(allow=["resource:a:*"]), rule("policy[1]", deny=["resource:a:https://h/priv/*"])])
+    parameters = "{?" + ",".join(f"parameter{n}" for n in range(1_000)) + "}"
+    ruleset = policy.ruleset("ann", NOBODY)
+    for _ in range(2):
+        assert ruleset.decide("template", "a", f"https://h/pub{parameters}").outcome == "allow"
+        assert ruleset.decide("template", "a", f"https://h/priv/x{parameters}").outcome == "deny"
+    assert ruleset.remembered == 2
+    assert ruleset.decide("template", "a", "https://h/pub{?" + "p" * 1_000_000 + "}").outcome == "deny"
 
 
 @pytest.mark.parametrize("part", ["a", "/x", "%61"])
