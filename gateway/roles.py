@@ -1,11 +1,11 @@
 """What a gateway is among processes: the only one, with sockets and an admin listener of its own, or one of several
 workers (`gateway.working`). The rest of it is the same in each role."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from socket import socket
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import trio
 
@@ -32,6 +32,10 @@ from gateway.running import recorded
 
 if TYPE_CHECKING:
     from gateway.app import Gateway
+
+
+STARTING: Final = (503, {"error": "the gateway is starting; try again"})
+"""What operators are answered until there is something that they could operate."""
 
 
 class Role(Protocol):
@@ -100,7 +104,14 @@ class Single:
     async def begin(self, gateway: "Gateway", over: trio.Event) -> None:
         listen = {"listen": str(bound(self._settings.listen, self._public)), "servers": []}
         readiness = Readiness(ready=False, details={"store": "opening"})
-        app = admin_app(lambda: readiness, Scraping(gateway.metrics).page, self._settings.auth.hosts, lambda: listen)
+        app = admin_app(
+            lambda: readiness,
+            Scraping(gateway.metrics).page,
+            self._settings.auth.hosts,
+            servers=lambda: listen,
+            sessions=_operate_later,
+            config=lambda told: STARTING,
+        )
         config = ServeConfig(stop=1.0, connections=descriptors.ADMIN_CONNECTIONS)
         listeners = [listener.dup() for listener in self._admin]  # those themselves are served later
         await serve(app, listeners, config, stop=over, log=gateway.log)
@@ -131,6 +142,10 @@ class Single:
         config = ServeConfig(stop=1.0, connections=descriptors.ADMIN_CONNECTIONS)
         with recorded(listen.path or listen.port, f"http://{admin.url_host}:{admin.port}", gateway.log):
             await serve(app, self._admin, config, stop=gateway.drained, log=gateway.log, connections=gateway.admin)
+
+
+async def _operate_later(what: str, name: str, options: Mapping[str, str]) -> tuple[int, Mapping[str, Any]]:
+    return STARTING
 
 
 class Alone:

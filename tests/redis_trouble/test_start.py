@@ -107,5 +107,7 @@ def test_probes_are_answered_while_redis_reads_its_file(programs: Programs) -> N
         assert answers(f"http://127.0.0.1:{admin}/livez")()
         assert answers(f"http://127.0.0.1:{admin}/readyz", 503)()
         assert answers(f"http://127.0.0.1:{admin}/metrics")()
+        for operated in ("sessions", "config"):
+            assert answers(f"http://127.0.0.1:{admin}/api/{operated}", 503)()
         assert program.stop() == 0
         redis.shutdown()
