@@ -79,7 +79,7 @@ class Compared:
         await trio.sleep(SETTLES)
         for _ in range(number):
             await call()
-        os.kill(pid, signal.SIGUSR2)
+        os.kill(pid, signal.SIGQUIT)
         while not profile.exists():  # noqa: ASYNC110 - it is another process that writes it
             await trio.sleep(SETTLES)
         rows = json.loads(profile.read_text())["rows"]

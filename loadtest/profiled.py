@@ -1,6 +1,6 @@
 """The gateway's command line, with a profiler beside it: `python -m loadtest.profiled --out FILE --by samples serve …`.
 
-SIGUSR1 starts a profiler, SIGUSR2 ends it and writes FILE. `samples` looks at the stack at each tick of used CPU: it
+SIGUSR1 starts a profiler, SIGQUIT ends it and writes FILE. `samples` looks at the stack at each tick of used CPU: it
 disturbs little, and its shares are true. `calls` is cProfile: its counts are exact, but it makes small functions look
 dear, and its times have in them what other processes took.
 """
@@ -126,7 +126,7 @@ def main() -> None:
         part.rename(options.out)
 
     signal.signal(signal.SIGUSR1, start)
-    signal.signal(signal.SIGUSR2, end)
+    signal.signal(signal.SIGQUIT, end)  # SIGUSR2 is the gateway's own
     sys.argv = ["stagedoor", *rest]
     from gateway.cli import main as gateway
 

@@ -91,7 +91,7 @@ def profiling(running: Running) -> Iterator[None]:
         os.kill(running.pid, signal.SIGUSR1)
     yield
     if running.profile is not None:
-        os.kill(running.pid, signal.SIGUSR2)
+        os.kill(running.pid, signal.SIGQUIT)
 
 
 async def hold(running: Running, sessions: int, streams: int, rest: float) -> dict[str, Any]:
