@@ -86,7 +86,7 @@ def serve(
         raise click.UsageError("FILE, --config and --native exclude each other")
     if reload and native is None:
         raise click.UsageError("--reload is for --native")
-    file = file or config
+    file = config if file is None else file
     if watch_config and file is None:
         raise click.UsageError("--watch-config is for a FILE")
 

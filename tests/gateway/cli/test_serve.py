@@ -329,6 +329,16 @@ def test_a_file_for_the_standard_streams_is_named_as_for_serve(
     assert (nameless.exit_code, nameless.stderr) == (2, stagedoor("check", "").stderr)
 
 
+@pytest.mark.parametrize("words", [[""], ["--config", ""]])
+def test_a_file_without_a_name_is_not_no_file(
+    stagedoor: Callable[..., Result], composition: Any, words: list[str]
+) -> None:
+    """Of a variable that is not set, say: whoever means his own servers gets no demo."""
+    refused = stagedoor("serve", *words)
+    assert (refused.exit_code, refused.stderr) == (2, stagedoor("check", "").stderr)
+    assert not composition.ran
+
+
 def test_on_standard_streams_only_warnings_are_logged_unless_the_file_says_otherwise(
     stagedoor: Callable[..., Result], composition: Any, file: Callable[[str], str]
 ) -> None:
