@@ -166,7 +166,7 @@ def executions(story: Story) -> Iterator[str]:
             yield f"{about(call)} was never executed, and has a result"
     for sdk in story.sdk_calls:
         if count[sdk.key] and sdk.executed == "no":
-            yield f"{sdk.key} was executed, and denied"
+            yield f"{sdk.key} was executed, and denied ({sdk.text}, {sdk.began:.2f} to {sdk.ended:.2f})"
 
 
 def hangs(story: Story) -> Iterator[str]:
