@@ -204,14 +204,14 @@ async def test_a_client_that_reads_slowly_gets_all_of_it(door, make_app, running
         return Answer(200, b"x" * 20_000_000)
 
     door.answer = answer
-    async with running(make_app(), write=1.0) as server:
+    async with running(make_app(), write=2.0) as server:
         stream = await server.connect()
         stream.socket.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_RCVBUF, 65536)
         await stream.send_all(post())
         came, began = 0, trio.current_time()
         while came < 20_000_000 and (data := await stream.receive_some()):
             came += len(data)
-            await trio.sleep(0.05 if trio.current_time() - began < 2.5 else 0)
+            await trio.sleep(0.05 if trio.current_time() - began < 4.5 else 0)
         assert came >= 20_000_000
         assert server.log.names == []
 
