@@ -36,8 +36,6 @@ CLIENT_BYTES = 64 * 1024
 _id, _method = attrgetter("id"), attrgetter("method")
 
 FENCED = "fenced"
-LOST = (FENCED, "gone", "ended")
-"""Why a session is not this process's any more. What it kept unsent another owner may have sent since."""
 """The reason of an end that is none: the session is another's now."""
 
 RETRY_MS = 1000
@@ -311,8 +309,7 @@ def _fail_requests(session: Session, message: str, reason: str, but: Collection[
     for entry in session.requests.values():
         if entry.id in but:
             continue
-        executed: errors.Executed = "unknown" if reason in LOST else entry.executed
-        error = errors.internal(message, reason=reason, executed=executed)
+        error = errors.internal(message, reason=reason, executed=entry.executed)
         session, more = inflight.give_up(session, entry, error, message)
         effects += more
     return session, effects
@@ -337,8 +334,7 @@ def _moved(session: Session) -> Step:
     what is recorded is that one's to answer, so that these errors only reach whoever waits on a connection of ours."""
     effects: fx.Effects = []
     for entry in session.requests.values():
-        # Unknown also of a call that was never sent from here: whoever owns the session now sends it.
-        error = errors.internal("the session has moved to another replica", reason="moved", executed="unknown")
+        error = errors.internal("the session has moved to another replica", reason="moved", executed=entry.executed)
         session, more = inflight.settle(session, entry, codec.encode_error(entry.id, error))
         effects += more
     effects += [fx.CloseConnection(s.connection, FENCED) for s in session.streams.values() if s.connection is not None]
@@ -352,7 +348,7 @@ def _moved(session: Session) -> Step:
 def _stream_failed(session: Session, event: ev.StreamFailed) -> Step:
     """One stream is lost; or, by the reason, the session is another's or gone."""
     session, effects = streams.failed(session, event)
-    if event.reason in LOST:
+    if event.reason in ("fenced", "gone", "ended"):
         session, more = _end(session, ev.Ended(event.reason))
         effects += more
     return session, effects
