@@ -379,7 +379,7 @@ from pathlib import Path
 from gateway.native import vector_store as store
 connection = store.connect(Path(sys.argv[1]))
 mine, others = int(sys.argv[2]), int(sys.argv[3])
-for id in range(mine, 100_000, others):
+for id in range(mine, mine + 1_000_000, others):
     vector = store.packed([1.0, float(id)])
     [(_, error)] = store.write(connection, [lambda c: store.insert(c, "d", id, vector, "of %d" % id)])
     assert error is None, error
@@ -397,7 +397,7 @@ def test_what_was_acknowledged_outlives_kill_9(path: Path) -> None:
     for life in range(3):
         writers = [
             subprocess.Popen(
-                [sys.executable, "-c", WRITING, str(path), str(10_000 * life + mine), "2"],
+                [sys.executable, "-c", WRITING, str(path), str(1_000_000 * life + mine), "2"],
                 stdout=subprocess.PIPE,
                 text=True,
             )
