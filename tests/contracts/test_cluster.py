@@ -51,7 +51,7 @@ class Cut:
     def prepare(self):
         raise LinkDown("cut")
 
-    def histories(self):
+    def histories(self, key=None):
         raise LinkDown("cut")
 
     def close(self):

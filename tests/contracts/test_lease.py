@@ -353,6 +353,30 @@ async def test_a_claim_from_a_dead_owner_takes_two_readings_and_an_old_lease(
         assert trio.current_time() - began >= 2.9 > first
 
 
+async def test_nobody_is_claimed_from_at_a_redis_that_was_started_anew_a_moment_ago(
+    brief, start_server, opened, ask, new_key, monkeypatch
+):
+    """It may lack the sign of life of one that lives. Seen before the claim, not with the next look at the others."""
+    monkeypatch.setattr(directory, "WATCH", 3600.0)
+    server = start_server(aof=True)
+    async with opened(server.url) as store:
+        heard, key, other = Heard(store), new_key(), "0123456789abcdef"
+        grant = await ask(store.create, key, {})
+        with server.client() as client:
+            client.hset(f"sd:{{{key}}}:s", "owner", other)
+        await trio.sleep(machine.TTL)  # its own lease is old enough
+        server.kill()
+        server.start()
+        began = trio.current_time()
+        claimed = await ask(store.claim, key, other, grant.epoch, "n")
+        while isinstance(claimed, Failed) and claimed.reason is Refused.AWAY:
+            await trio.sleep(0.02)
+            claimed = await ask(store.claim, key, other, grant.epoch, "n")
+        assert heard.losses or heard.renamed
+        assert trio.current_time() - began >= machine.TTL - 0.1
+        assert claimed[0].owner == store.owner
+
+
 # The own lease ------------------------------------------------------------------------------------------------
 
 

@@ -29,7 +29,7 @@ class Scripted:
     def prepare(self) -> None:
         """Nothing is to be made ready."""
 
-    def histories(self) -> Mapping[str, History]:
+    def histories(self, key: str | None = None) -> Mapping[str, History]:
         return {}
 
     def close(self) -> None:

@@ -147,7 +147,8 @@ class Directory:
                 self._answer()
                 now = time.monotonic()
                 if now >= look:
-                    self.lease.look(self._link)
+                    with suppress(LinkDown):
+                        self.lease.look(self._link)
                     look = now + self._look()
         finally:
             for key in list(self._asked):
@@ -171,13 +172,16 @@ class Directory:
 
     def _answer(self) -> None:
         """Tells those who asked, if it is known by now."""
-        names = list({incarnation for incarnation, _ in self._asked if incarnation not in self.dead})
         try:
-            left = dict(zip(names, self._replies(("PTTL", alive_key(name)) for name in names), strict=True))
+            self._answer_known()
         except LinkDown:
+            self._gone_since.clear()
             for key in list(self._asked):
                 self._tell(key, None)
-            return
+
+    def _answer_known(self) -> None:
+        names = list({incarnation for incarnation, _ in self._asked if incarnation not in self.dead})
+        left = dict(zip(names, self._replies(("PTTL", alive_key(name)) for name in names), strict=True))
         for key in list(self._asked):
             incarnation, to_claim = key
             if left.get(incarnation, _GONE) != _GONE:
@@ -191,8 +195,13 @@ class Directory:
         self._post(lambda: [on_alive(alive) for on_alive in asking])
 
     def _gone_twice(self, incarnation: Incarnation) -> bool:
+        """Whether it was gone in two readings. A primary that has just taken over lacks the sign of life of one that
+        lives, and had no primary to renew it at: that is looked at before anybody asks `may_claim`. LinkDown."""
         now = time.monotonic()
-        return now - self._gone_since.setdefault(incarnation, now) >= TWICE
+        twice = now - self._gone_since.setdefault(incarnation, now) >= TWICE
+        if twice:
+            self.lease.look(self._link, alive_key(incarnation))
+        return twice
 
     def _look(self) -> float:
         """Looks who of the others lives; seconds to the next look."""
@@ -218,7 +227,8 @@ class Directory:
             elif not began.get(name, 0) or (self._gone_twice(name) and self.lease.may_claim):
                 self._found_dead(name)
             else:
-                soon = min(soon, TWICE + self._gone_since.setdefault(name, time.monotonic()) - time.monotonic())
+                second = TWICE + self._gone_since.setdefault(name, time.monotonic()) - time.monotonic()
+                soon = min(soon, max(second, TWICE / 5))
         self._choose_schema()
         self._forget(name for name in began if name != self.lease.incarnation and name not in self.known)
         return max(soon, LATE)

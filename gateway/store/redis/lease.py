@@ -121,13 +121,13 @@ class Lease:
 
     # The directory's thread
 
-    def look(self, link: Link) -> None:
-        """Whether Redis is another than it was, and may have lost something: a failover can be quicker than a lease."""
-        with suppress(LinkDown):
-            before, now = self._histories, link.histories()
-            self._histories = {**before, **now}
-            if anew(before, now):
-                self._step(machine.Forgot(boottime()))
+    def look(self, link: Link, key: str | None = None) -> None:
+        """Whether Redis is another than it was, or the primary that has this key, and may have lost something: a
+        failover can be quicker than a lease. LinkDown."""
+        before, now = self._histories, link.histories(key)
+        self._histories = {**before, **now}
+        if anew(before, now):
+            self._step(machine.Forgot(boottime()))
 
     # Both
 

@@ -5,7 +5,7 @@ whoever sent it sends it again. The same for the loop, without a thread for each
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeAlias
@@ -45,8 +45,8 @@ class Link(Protocol):
     def prepare(self) -> None:
         """Loads the functions again, after an error reply that says they (or the slots) are not where they were."""
 
-    def histories(self) -> Mapping[str, "History"]:
-        """Of the primaries that this link uses, by the place of each. LinkDown."""
+    def histories(self, key: str | None = None) -> Mapping[str, "History"]:
+        """Of the primaries that this link uses, or of the one that has this key, by the place of each. LinkDown."""
 
     def close(self) -> None:
         """Closes the connection."""
@@ -173,7 +173,7 @@ class DirectLink:
         if self._connection is not None:
             self.exchange(loads())
 
-    def histories(self) -> Mapping[str, History]:
+    def histories(self, key: str | None = None) -> Mapping[str, History]:
         """See `Link`."""
         [info] = replies_to(self, [("INFO", "replication")])
         text = info.decode() if isinstance(info, bytes) else str(info)
@@ -297,9 +297,11 @@ class ClusterLink:
             with suppress(LinkDown):
                 link.prepare()
 
-    def histories(self) -> Mapping[str, History]:
+    def histories(self, key: str | None = None) -> Mapping[str, History]:
         """See `Link`. One that is not used would hold up the others if it does not answer."""
-        primaries = self.primaries.learn().primaries if self.primaries.known else []
+        primaries: Iterable[Address] = self.primaries.learn().primaries if self.primaries.known else []
+        if key is not None:
+            primaries = self.primaries.of([("EXISTS", key)])
         used = {address: self._links[address] for address in primaries if address in self._links}
         return {str(address): history for address, link in used.items() for history in link.histories().values()}
 
