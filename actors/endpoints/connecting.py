@@ -153,7 +153,7 @@ class Connecting:
         if error is not None and lacks and self.hold(effect, backend, error.message.removeprefix(OURS)):
             return True
         self._holds.pop(message.call, None)
-        if error is None or error.data != IN_VAIN or effect.method != "tools/call":
+        if error is None or error.data != IN_VAIN or not effect.for_model:
             return False
         self._end(message.call, True, errors.as_result(error.message.removeprefix(OURS)))
         return True
@@ -208,7 +208,7 @@ class Connecting:
         params = self._params(held, invitation)
         method = held.effect.method
         if method not in MAY_ASK or client_refusal(self._asker.bits, "elicitation/create", params) is not None:
-            self._end(call, *in_words(method, held.backend, held.message, invitation))
+            self._end(call, *in_words(held.effect.for_model, held.backend, held.message, invitation))
             return
         self._open = put(self._open, held.backend, invitation.id)
         held.asked = f"connect-{secrets.token_hex(8)}"
@@ -231,7 +231,7 @@ class Connecting:
         if action == "accept":
             self._wait(call)
         elif ok:
-            self._end(call, *declined(held.effect.method, held.backend))
+            self._end(call, *declined(held.effect.for_model, held.backend))
         else:
             self._not_in_time(call, held)
         return True
@@ -243,7 +243,7 @@ class Connecting:
             self._invite(call)  # a client that has come again gets the same page again
             return
         if held.effect.method not in MAY_ASK:
-            self._end(call, *in_words(held.effect.method, held.backend, held.message, held.invitation))
+            self._end(call, *in_words(held.effect.for_model, held.backend, held.message, held.invitation))
             return
         self._end(call, False, sent_away(held.backend, self._params(held, held.invitation)))
 
@@ -299,10 +299,10 @@ def _read(payload: Raw) -> _Error | None:
         return None
 
 
-def in_words(method: str, backend: str, why: str, invitation: Invitation) -> Outcome:
+def in_words(for_model: bool, backend: str, why: str, invitation: Invitation) -> Outcome:
     """For a client that can't open a page: the model can tell its user, and anybody else finds the address."""
     text = why or f"server {backend!r} needs an account of yours"
-    if method == "tools/call":
+    if for_model:
         return True, errors.as_result(f"{text}. Connect it in a browser, then try again: {invitation.page}")
     return False, errors.internal(
         f"{text}; connect it at {invitation.page}",
@@ -320,10 +320,10 @@ def sent_away(backend: str, visit: Raw) -> Raw:
     return json.dumps({"code": errors.URL_ELICITATION_REQUIRED, "message": text, "data": data})
 
 
-def declined(method: str, backend: str) -> Outcome:
+def declined(for_model: bool, backend: str) -> Outcome:
     """The outcome of a call whose user would not connect an account."""
     words = f"The user did not connect an account at {backend!r}."
-    if method == "tools/call":
+    if for_model:
         return True, errors.as_result(words)
     return False, errors.internal(words, reason="declined", executed="no", backend=backend).raw
 

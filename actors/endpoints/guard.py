@@ -214,7 +214,7 @@ class Guard:
             raise errors.Refusal(errors.insufficient_scope(decision.scopes))
         if decision.constraint:
             text = f"The arguments are not allowed here: they have to meet `{decision.constraint}`."
-            if effect.method == subjects.CALL:
+            if effect.for_model:
                 raise Unmet(text)
             raise errors.Refusal(errors.invalid_params(text))
         raise errors.Refusal(self.unknown(effect, subject))

@@ -117,7 +117,7 @@ class Limiting:
         due = verdict.refused
         assert due is not None
         kind = "resource" if subject.kind == "template" else subject.kind
-        if effect.method == subjects.CALL:
+        if effect.for_model:
             self._sender.end(effect.call, True, errors.as_result(limiting.in_words(due, verdict.seconds, kind)))
         else:
             self._sender.refuse(effect.call, limiting.refusal(due, verdict.seconds, kind))

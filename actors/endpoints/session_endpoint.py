@@ -215,6 +215,9 @@ class SessionEndpoint(Endpoint):
     def send(self, effect: fx.Dispatch, backend: str, params: Raw, *, waited: bool = False) -> None:
         """As in `Endpoint`."""
         call, method = effect.call, effect.method
+        if effect.as_task and self.tasks.runs_none(backend):
+            self.refuse(call, tasks.no_task_of(method))
+            return
         spec = self.services.table.value.backends.get(backend)
         if spec is not None and spec.auth is not None and spec.connectable and self.connects(effect, backend, params):
             return
@@ -224,7 +227,7 @@ class SessionEndpoint(Endpoint):
                 self.refuse(call, refusal)
                 return
             self.upstreams.wait(call, self._subscribed)
-        elif method in tasks.ASKING or (method in tasks.AUGMENTED and json.mentions(params, b'"task"')):
+        elif method in tasks.ASKING or effect.as_task:
             ruled = method == CALL and self.services.table.value.policy is not None
             tool = json.text_member(params, "name") or "" if ruled else ""
             self.upstreams.wait(call, lambda outcome: self.pass_outcome(self.tasks.outcome(method, outcome, tool)))

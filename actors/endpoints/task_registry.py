@@ -17,6 +17,7 @@ from actors.machines.upstream.events import ServerInfo
 from actors.protocol import capabilities, errors, tasks
 from actors.protocol import payload as json
 from actors.protocol.naming import Owner
+from actors.protocol.subjects import CALL
 from actors.protocol.versions import can_use
 from actors.runtime import EMPTY_TABLE, put
 from actors.upstreams.messages import UpstreamOutcome, UpstreamRequest
@@ -70,6 +71,14 @@ class TaskRegistry:
         """Whether what a backend says of tasks may be said to the client."""
         mine = can_use(self._endpoint.host.version, "tasks") and can_use(server_info.version, "tasks")
         return mine and not self._endpoint.upstreams.shares(backend)
+
+    def runs_none(self, backend: str) -> bool:
+        """Whether it is known that the client can have no task of this server, whatever others at its endpoint can."""
+        server_info = self._endpoint.server_info(backend)
+        if server_info is None:
+            return False
+        server = capabilities.parse(server_info.capabilities)
+        return not (self.offers(backend, server_info) and tasks.may_augment(server, server_info.version, CALL))
 
     # The client asks
 

@@ -13,6 +13,7 @@ from actors.protocol import payload as json
 from actors.protocol.capabilities import ClientBits, tasks_declared
 from actors.protocol.messages import EMPTY, Outcome
 from actors.protocol.meta import SERVER_KEY
+from actors.protocol.tasks import for_model
 
 COMPLETE: Final = "complete"
 INPUT_REQUIRED: Final = "input_required"
@@ -109,7 +110,7 @@ def _in_words(method: str, present: dict[str, Raw]) -> Outcome | None:
             url = json.text_or_none(asked.get("url"))
             if url is not None and json.text_or_none(asked.get("mode")) == "url":
                 found.append(pages.Page(url, json.text_or_none(asked.get("message")) or ""))
-    return pages.in_words(method, "", found) if found and method in MAY_ASK else None
+    return pages.in_words(for_model(method), "", found) if found and method in MAY_ASK else None
 
 
 def _broken(detail: str) -> Outcome:

@@ -43,11 +43,11 @@ def sent_away(error: Raw) -> tuple[str, list[Page]] | None:
     return (found.message, found.data.elicitations) if found.code == errors.URL_ELICITATION_REQUIRED else None
 
 
-def in_words(method: str, why: str, pages: list[Page]) -> Outcome:
+def in_words(for_model: bool, why: str, pages: list[Page]) -> Outcome:
     """For a client that can't be asked to open a page: the model that called a tool can tell its user, and anybody else
-    finds the addresses in the error's data."""
+    finds the addresses in the error's data. `for_model` as in `tasks`."""
     lines = [f"{page.message}\n{page.url}" if page.message else page.url for page in pages]
-    if method == "tools/call" and lines:
+    if for_model and lines:
         words = "\n\n".join([why or "The user must open this page in a browser first, then try again:", *lines])
         return True, errors.as_result(words)
     told = [{"url": page.url, "message": page.message} for page in pages]

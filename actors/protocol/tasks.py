@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from actors.protocol import errors, spelling
 from actors.protocol.capabilities import Capabilities, parse
 from actors.protocol.errors import Malformed, ProtocolError, Refusal
-from actors.protocol.messages import EMPTY
+from actors.protocol.messages import EMPTY, Request
 from actors.protocol.meta import RELATED_TASK_KEY
 from actors.protocol.naming import Owner
 from actors.protocol.payload import dumps, is_object, members, mentions, meta_of, replace_members, text_or_none
@@ -43,6 +43,8 @@ ASKING: Final[dict[str, tuple[str, ...]]] = {
     "tasks/cancel": ("tasks", "cancel"),
 }
 """Requests about a task, and what the one who runs it must have declared."""
+MEMBER: Final = b'"task"'
+"""Of the params of a request that is to become a task."""
 RESULT: Final = "tasks/result"
 STATUS: Final = "notifications/tasks/status"
 
@@ -88,11 +90,27 @@ def may_augment(receiver: Capabilities, version: str, method: str) -> bool:
     return can_use(version, "tasks") and method in AUGMENTED and receiver.has(AUGMENTED[method])
 
 
+def asks_for_task(receiver: Capabilities | None, version: str, request: Request) -> bool:
+    """Whether a request that mentions MEMBER is to become a task of this receiver. Raises Malformed."""
+    return receiver is not None and may_augment(receiver, version, request.method) and "task" in members(request.params)
+
+
+def for_model(method: str, *, as_task: bool = False) -> bool:
+    """Whether a model reads what is answered to a request, so that what it was not made for can be a result in words.
+    What is to become a task is answered with a task, or with an error (2025-11-25, tasks, "Creating Tasks")."""
+    return method == "tools/call" and not as_task
+
+
 def refusal(receiver: Capabilities, version: str, method: str) -> ProtocolError | None:
     """Why one end may not ask this about a task of the other; None if it may."""
     path = ASKING.get(method)
     allowed = path is not None and can_use(version, "tasks") and receiver.has(path)
     return None if allowed else errors.method_not_found(method)
+
+
+def no_task_of(method: str) -> ProtocolError:
+    """For a request that is to become a task of a server which runs none (tasks, "Tool-Level Negotiation")."""
+    return errors.method_not_found(f"{method} as a task")
 
 
 def unknown() -> ProtocolError:

@@ -37,6 +37,7 @@ from actors.protocol.payload import (
     replace_members,
     text_or_none,
 )
+from actors.protocol.tasks import for_model
 from actors.protocol.versions import LATEST_HANDSHAKE, MODERN, Era, at_least, can_use, era_of
 
 MessageKind: TypeAlias = Literal["result", "notification", "client_request", "server_request", "answer"]
@@ -100,8 +101,11 @@ def server_request(
         return Unbridgeable(*unbridgeable.instead)
 
 
-def outcome(method: str, ok: bool, payload: Raw, reader: str, bits: ClientBits | None = None) -> Outcome:
+def outcome(
+    method: str, ok: bool, payload: Raw, reader: str, bits: ClientBits | None = None, *, as_task: bool = False
+) -> Outcome:
     """The outcome of a legacy server for a client with a session, which has these bits (None: not looked at).
+    `as_task`: it asked for a task.
 
     -32042 means something only to a client that can be sent to a URL; any other is told the URL in words.
     """
@@ -109,7 +113,7 @@ def outcome(method: str, ok: bool, payload: Raw, reader: str, bits: ClientBits |
         return True, result(method, payload, reader)
     can_open = can_use(reader, "url_elicitation") and (bits is None or "elicit.url" in bits)
     away = None if can_open else sent_away(payload)
-    return (False, payload) if away is None else in_words(method, *away)
+    return (False, payload) if away is None else in_words(for_model(method, as_task=as_task), *away)
 
 
 # ------------------------------------------------------------------------------------------------- clients to servers

@@ -5,6 +5,9 @@ from typing import Any
 import pytest
 import trio
 
+from actors.protocol.limiting import Limit
+from actors.protocol.policy import Policy, Rule, item, limited
+from gateway.config.conditions import CelCondition
 from tests.support.door_client import Client
 from tests.support.harness import Gateway, open_gateway
 from tests.support.mcp_backend import EVERYTHING, Backend
@@ -182,6 +185,54 @@ async def test_a_server_that_cannot_cancel_is_not_asked_to(autojump_clock: Any) 
         client = await gateway.connect()
         made = await begun(client, "alpha__may")
         assert (await client.begin("tasks/cancel", {"taskId": made["taskId"]}).error()).code == -32601
+
+
+REFUSALS = [
+    ("limit", {"limits": ((limited("alpha:*"), Limit(1, "h")),)}, (-32603, "limited")),
+    ("condition", {"when": CelCondition("args.x == 2")}, (-32602, None)),
+]
+
+
+@ENDPOINTS
+@pytest.mark.parametrize("as_task", [True, False])
+@pytest.mark.parametrize(("kind", "of", "expected"), REFUSALS)
+async def test_what_was_to_become_a_task_is_refused_with_an_error_and_not_with_a_result_of_the_tool(
+    autojump_clock: Any, endpoint: str, prefix: str, as_task: bool, kind: str, of: Any, expected: Any
+) -> None:
+    alpha = TaskBackend()
+    async with open_gateway(alpha) as gateway:
+        client = await gateway.connect(endpoint)
+        call = {"name": named(prefix, "may", "__"), "arguments": {"x": 1}, **({"task": {}} if as_task else {})}
+        everything = item("*:*")
+        if kind == "limit":
+            rules = [Rule("policy[0]", allow=(everything,)), Rule("policy[1]", **of)]
+            gateway.change(policy=Policy(rules))
+            await client.call("tools/call", call)  # all that there is
+        else:
+            gateway.change(policy=Policy([Rule("policy[0]", allow=(everything,), **of)]))
+        refused = client.begin("tools/call", call)
+        if as_task:
+            error = await refused.error()
+            assert (error.code, (error.data or {}).get("reason")) == expected
+        else:
+            assert (await refused.result())["isError"] is True
+
+
+@pytest.mark.parametrize("known", ["listed", "connected"])
+async def test_no_task_is_made_of_a_server_that_runs_none_though_its_neighbour_does(
+    autojump_clock: Any, known: str
+) -> None:
+    beta = Backend("beta")
+    async with open_gateway(TaskBackend(), beta) as gateway:
+        await warmed(gateway)
+        client = await gateway.connect()
+        assert client.server["capabilities"]["tasks"] == OFFERED
+        if known == "connected":
+            await client.call("tools/call", {"name": "beta__echo", "arguments": {}})
+        before = len(beta.asked_for("tools/call"))
+        error = await client.begin("tools/call", {"name": "beta__echo", "arguments": {}, "task": {}}).error()
+        assert error.code == -32601
+        assert len(beta.asked_for("tools/call")) == before
 
 
 # What the client runs

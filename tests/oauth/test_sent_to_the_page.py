@@ -48,6 +48,23 @@ async def test_who_would_not_connect_has_a_result_that_says_so(era: str, action:
         assert world.calls() == []
 
 
+@pytest.mark.parametrize("asked", [True, False])
+async def test_what_was_to_become_a_task_has_an_error_where_no_account_is_connected(
+    asked: bool, tmp_path: Path
+) -> None:
+    async with opened(tmp_path) as (world, gateway):
+        client = gateway.legacy(token=TOKENS["ann"], capabilities=URL_MODE if asked else {})
+        said = await client.connect()
+        assert "call" in said["capabilities"]["tasks"]["requests"]["tools"]
+        call = client.start("tools/call", {"name": "a__whoami", "arguments": {}, "task": {}})
+        if asked:
+            await client.answer(await call.message("elicitation/create"), {"action": "decline"})
+        error = await call.error()
+        assert (error.code, error.data["executed"]) == (-32603, "no")
+        assert error.data["reason"] == ("declined" if asked else "not_connected")
+        assert world.calls() == []
+
+
 @pytest.mark.usefixtures("impatient")
 async def test_who_takes_longer_gets_the_same_page_again_and_is_told_when_he_has_been_there(tmp_path: Path) -> None:
     async with opened(tmp_path) as (world, gateway):

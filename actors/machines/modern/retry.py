@@ -24,6 +24,7 @@ from actors.protocol.errors import Refusal
 from actors.protocol.messages import EMPTY, Outcome
 from actors.protocol.methods import METHODS
 from actors.protocol.outcomes import MAY_ASK, lacked, missing
+from actors.protocol.tasks import for_model
 from actors.protocol.versions import MODERN
 
 STATE_BYTES: Final = 512 * 1024
@@ -86,7 +87,7 @@ def sent_away(
     visits = (json.dumps({"mode": "url", "message": page.message, "url": page.url}) for page in wanted)
     asked = tuple(bytes(expose(backend, "elicitation/create", visit)).decode() for visit in visits)
     if missing(bits, "elicitation/create", Raw(asked[0].encode())) is not None:
-        return pages.in_words(request.method, why, wanted)
+        return pages.in_words(for_model(request.method), why, wanted)
     if any(len(params) > URL_BYTES for params in asked):
         return None
     return True, _visit(request, backend, asked, sealer)

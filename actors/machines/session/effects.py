@@ -5,6 +5,7 @@ from typing import TypeAlias, final
 from msgspec import Raw, Struct
 
 from actors.machines.session.events import CallId, ConnectionId, Place, PostId
+from actors.protocol import tasks
 from actors.protocol.errors import ProtocolError
 from actors.protocol.messages import EMPTY, RequestId
 from actors.protocol.rights import NO_RIGHTS, Rights
@@ -92,7 +93,8 @@ class CloseConnection(Struct, frozen=True):
 @final
 class Dispatch(Struct, frozen=True):
     """Find out who serves this request and pass it on; `CallEnded` follows. `rights`: with which it is asked. Of
-    limits: whether what they want was `paid`, or what names an earlier payment that is good `once`."""
+    limits: whether what they want was `paid`, or what names an earlier payment that is good `once`. `as_task`: it is to
+    become a task of 2025-11-25."""
 
     call: CallId
     method: str
@@ -101,6 +103,12 @@ class Dispatch(Struct, frozen=True):
     rights: Rights = NO_RIGHTS
     paid: bool = False
     once: str = ""
+    as_task: bool = False
+
+    @property
+    def for_model(self) -> bool:
+        """As in `tasks.for_model`."""
+        return tasks.for_model(self.method, as_task=self.as_task)
 
 
 class Continue(Struct, frozen=True):

@@ -29,14 +29,22 @@ def accept(session: Session, event: ev.Posted, request: Request, level: str | No
     call = session.next_call
     token = payload.progress_token(request.params)
     trace = event.traces.get(request.id, "") if event.traces else ""
-    entry = ClientRequest(request.id, event.post, call, request.method, event.now, token, level=level, trace=trace)
+    as_task = (
+        request.method in tasks.AUGMENTED
+        and payload.mentions(request.params, tasks.MEMBER)
+        and tasks.asks_for_task(session.server, session.version, request)
+    )
+    entry = ClientRequest(
+        request.id, event.post, call, request.method, event.now, token, level=level, trace=trace, as_task=as_task
+    )
     session = replace(
         session,
         next_call=call + 1,
         requests={**session.requests, request.id: entry},
         calls={**session.calls, call: request.id},
     )
-    return session, [fx.Dispatch(call, request.method, request.params, token is not None, event.rights)]
+    dispatched = fx.Dispatch(call, request.method, request.params, token is not None, event.rights, as_task=as_task)
+    return session, [dispatched]
 
 
 def turn_due(session: Session, event: ev.StreamTurnDue) -> Step:
@@ -122,7 +130,7 @@ def ended(session: Session, event: ev.CallEnded) -> Step:
     ok, payload = event.ok, event.payload
     if not event.as_is:
         bits = session.client.bits if session.client is not None else None
-        ok, payload = translate.outcome(entry.method, ok, payload, session.version, bits)
+        ok, payload = translate.outcome(entry.method, ok, payload, session.version, bits, as_task=entry.as_task)
     frame = codec.encode_result(entry.id, payload) if ok else codec.encode(Error(entry.id, payload))
     session, more = settle(session, entry, frame, event.refusal)
     return session, effects + more

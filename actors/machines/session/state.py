@@ -84,7 +84,7 @@ class ClientRequest(Struct, frozen=True):
     `place`: where it stands at its `backend`, as far as that is known; `level`: the log level that it asks for.
     `unsent`: the record says that it was not sent, so it must not be; `clearing`: until the store has acknowledged that
     the record says so no more. `awaited`: another one is not sent before it is over. `trace`: by what later work can
-    point at it."""
+    point at it. `as_task`: it is to become a task."""
 
     id: RequestId
     post: PostId
@@ -101,6 +101,7 @@ class ClientRequest(Struct, frozen=True):
     clearing: bool = False
     awaited: bool = False
     trace: str = ""
+    as_task: bool = False
 
     @property
     def executed(self) -> Literal["no", "unknown"]:

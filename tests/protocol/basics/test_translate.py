@@ -158,8 +158,10 @@ def test_a_url_error_reaches_a_client_that_can_open_it_and_any_other_is_told_in_
         ok, made = translate.outcome("tools/call", False, payload, version, bits)
         assert ok
         assert plain(made) == {"content": [{"type": "text", "text": "go there\n\nm\nhttps://x"}], "isError": True}
-        ok, made = translate.outcome("resources/read", False, payload, version, bits)
-        assert not ok
+        asked = [("resources/read", False), ("tools/call", True)]  # what was to become a task has no result to hold it
+        for method, as_task in asked:
+            ok, made = translate.outcome(method, False, payload, version, bits, as_task=as_task)
+            assert not ok
         data = {"reason": "url_elicitation_required", "elicitations": [{"url": "https://x", "message": "m"}]}
         assert plain(made) == {"code": -32603, "message": "go there", "data": data}
 
