@@ -14,7 +14,7 @@ import trio
 
 from actors.duplex import Duplex
 from actors.machines.upstream.breaker import BreakerState
-from actors.ports import Asker, Log, Principal, Rights, Store
+from actors.ports import ANONYMOUS, Asker, Log, Principal, Rights, Store
 from actors.protocol.rights import STATIC
 from actors.protocol.table import BackendSpec, Table
 from actors.runtime import System, SystemFailed, open_system
@@ -272,7 +272,8 @@ class Gateway:
         ):
             self.store = store
             address = bound(settings.listen, public)
-            accounts = authorizing.accounts(settings, address, self._table)
+            in_force = lambda: self.settings  # noqa: E731
+            accounts = authorizing.accounts(in_force, address, self._table)
             services = lifecycle.services_for(
                 settings.table,
                 limits,
@@ -290,11 +291,11 @@ class Gateway:
             if accounts is not None:
                 authorizing.on_change(self.actors.account_changed)
             self._tell_configuration("started", "start")
-            self.pages = authorizing.pages(
-                settings, address, self._table, lambda: self.settings.auth, self.who, self._gone
-            )
+            self.pages = authorizing.pages(in_force, address, self._table, self.who, self._gone)
             self.note = authorizing.noting(self._table)
-            self.accounts = lambda what, options: authorizing.operate(settings, address, self._table(), what, options)
+            self.accounts = lambda what, options: authorizing.operate(
+                self.settings, address, self._table(), what, options
+            )
             lifecycle.tune_gc()
             async with trio.open_nursery() as background:
                 background.start_soon(report_lag, self.lag, self.metrics)
@@ -335,14 +336,16 @@ class Gateway:
 
     def _gone(self, asker: Asker) -> bool:
         """Whether somebody who was known to our pages has no access any more: by an operator, or since his token or its
-        issuer is not in the configuration in force."""
+        issuer is not in the configuration in force. By a name that a login proxy says, and no token, nobody comes."""
         if self.revoked is not None and self.revoked.revoked(asker):
             return True
         auth, name, issuer = self.settings.auth, asker.principal.name, asker.rights.issuer
         if issuer == STATIC:
             token = dict(auth.tokens).get(name)
             return token is None or asker.digest not in (b"", _digest(token))
-        return issuer != "" and issuer not in {known.issuer for known in auth.issuers}
+        if issuer == "":
+            return auth.asked or name != ANONYMOUS.name
+        return issuer not in {known.issuer for known in auth.issuers}
 
     def _on_batch(self, operations: int, seconds: float) -> None:
         self.metrics.observe("stagedoor_store_batch_size", float(operations))

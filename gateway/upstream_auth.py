@@ -18,6 +18,7 @@ from gateway.config.settings import Address, Browser
 if TYPE_CHECKING:
     from gateway.http.app import ServePage
     from gateway.oauth.connect import Connect
+    from gateway.oauth.discovery import Discovery
     from gateway.oauth.flows import Flows
     from gateway.oauth.grants import Described
     from gateway.oauth.service import UpstreamAuthorization
@@ -58,6 +59,14 @@ class Authorizing:
         return UpstreamAuthorization(
             self._shelf, self._sealer, LateHttp(), Refusal, self._log, self._nursery, self._wall, told
         )
+
+    @cached_property
+    def _of_sign_ins(self) -> "Discovery":
+        """Anybody may begin a sign-in to our pages: what strangers cause keeps nobody's token waiting."""
+        from gateway.oauth.discovery import Discovery
+        from gateway.oauth.service import LateHttp
+
+        return Discovery(LateHttp())
 
     def credentials(self, spec: BackendSpec) -> Credentials | None:
         """What authorizes a connection to this server; None: its headers are all it needs."""
@@ -101,44 +110,56 @@ class Authorizing:
             issuers=issuers,
         )
 
-    def accounts(self, settings: Settings, listen: Address, table: Callable[[], Table]) -> Accounts | None:
-        """What actors are told of users' accounts; None: pages for them are not configured."""
-        if settings.auth.browser is None:
+    def accounts(
+        self, settings: Callable[[], Settings], listen: Address, table: Callable[[], Table]
+    ) -> Accounts | None:
+        """What actors are told of users' accounts; None: pages for them are not configured. `settings` and `table` are
+        those in force."""
+        now = settings()
+        if now.auth.browser is None:
             return None
         from gateway.oauth.invitations import Invitations
 
-        base = base_of(settings, listen)
-        return Invitations(self.authorization, self.flows(settings, base), table, base)
+        flows = self.flows(now, base_of(now, listen))
+        return Invitations(self.authorization, flows, table, lambda: base_of(settings(), listen))
 
     def pages(
         self,
-        settings: Settings,
+        settings: Callable[[], Settings],
         listen: Address,
         table: Callable[[], Table],
-        auth: Callable[[], Auth],
         who: Who,
         gone: Callable[[Asker], bool],
     ) -> "ServePage | None":
-        """The pages on which users connect their accounts. `table` and `auth` are those in force; `gone`: whether
+        """The pages on which users connect their accounts. `settings` and `table` are those in force; `gone`: whether
         somebody has no access any more."""
-        if settings.auth.browser is None:
+        browser = settings().auth.browser
+        if browser is None:
             return None
-        return partial(_served, self._connect(settings, settings.auth.browser, listen, table, auth, who, gone))
+        made = partial(self._connect, browser=browser, listen=listen, table=table, who=who, gone=gone)
+        pages = [(settings(), made(settings()))]
+
+        def in_force() -> "Connect":
+            """The pages know issuers, tokens and their own address by the settings that they were made of."""
+            now = settings()
+            if pages[0][0] is not now:
+                pages[:] = [(now, made(now))]
+            return pages[0][1]
+
+        return partial(_served, in_force)
 
     def _connect(
         self,
         settings: Settings,
+        *,
         browser: Browser,
         listen: Address,
         table: Callable[[], Table],
-        auth: Callable[[], Auth],
         who: Who,
         gone: Callable[[Asker], bool],
     ) -> "Connect":
         from gateway.oauth.connect import Connect, Login
-        from gateway.oauth.discovery import Discovery
         from gateway.oauth.login import SignIn
-        from gateway.oauth.service import LateHttp
 
         base = base_of(settings, listen)
         issuers = settings.auth.issuers
@@ -153,12 +174,10 @@ class Authorizing:
             settings.callers.tokens,
             settings.callers.issuers,
         )
-        flows = self.flows(settings, base, lambda: issuers_of(auth(), table()))
+        flows = self.flows(settings, base, lambda: issuers_of(settings.auth, table()))
         sign_in = None
         if browser.mode == "oidc" and issuers:
-            # Anybody may begin a sign-in: what strangers cause keeps nobody's token waiting.
-            discovery = Discovery(LateHttp())
-            discovery.described = self.authorization.discovery.described
+            self._of_sign_ins.described = self.authorization.discovery.described
             sign_in = SignIn(
                 issuers,
                 browser.client_id,
@@ -166,7 +185,7 @@ class Authorizing:
                 f"{base}/connect/callback",
                 self._shelf,
                 self._sealer,
-                discovery,
+                self._of_sign_ins,
                 self._wall,
             )
         return Connect(
@@ -198,11 +217,17 @@ class Authorizing:
 
 
 async def _served(
-    connect: "Connect", method: str, path: str, query: str, headers: Mapping[str, str], body: bytes, peer: str
+    connect: "Callable[[], Connect]",
+    method: str,
+    path: str,
+    query: str,
+    headers: Mapping[str, str],
+    body: bytes,
+    peer: str,
 ) -> Answer:
     from gateway.oauth.connect import Request
 
-    page = await connect(Request(method, path, query, headers, body, peer))
+    page = await connect()(Request(method, path, query, headers, body, peer))
     return Answer(page.status, page.body, (*page.headers, ("Content-Type", page.type)))
 
 

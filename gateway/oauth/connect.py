@@ -19,7 +19,7 @@ import msgspec
 from msgspec import Struct
 
 from actors.ports import NO_RIGHTS, Asker, Log, Principal, Rights, Sealer
-from actors.protocol.rights import owner_of, principal_id
+from actors.protocol.rights import STATIC, owner_of, principal_id
 from actors.protocol.table import BackendSpec, Table
 from gateway.oauth import grants, pages
 from gateway.oauth.discovery import Provider
@@ -244,10 +244,8 @@ class Connect:
     def _principal(self, request: Request, browser: _Browser, wanted: str | None) -> str | None:
         """Whose browser it is; None: nobody knows yet. `wanted`: whose it should be."""
         login = self._login
-        if login.mode == "none":
-            return login.anonymous or wanted
-        if login.mode == "proxy":
-            principal = browser.principal
+        if login.mode in ("none", "proxy"):
+            principal = browser.principal if login.mode == "proxy" else login.anonymous or wanted or ""
             since = None if principal in login.rights else time.time()  # a configured token is out until it is restored
             return self._still(principal, login.rights_of(principal, request.headers), since)
         known = browser.principal if browser.until > time.time() else ""
@@ -314,6 +312,8 @@ class Connect:
         login, rights = self._login, browser.rights
         if login.mode == "proxy":
             rights = login.rights_of(principal, request.headers)
+        elif rights.issuer == STATIC:
+            rights = login.rights.get(principal, rights)  # by now another configuration may give others
         ruleset = policy.ruleset(principal, rights)
         return lambda spec: ruleset.sees(spec.name)
 

@@ -17,12 +17,16 @@ class Invitations:
     """See `actors.ports.Accounts`."""
 
     def __init__(
-        self, authorization: UpstreamAuthorization[Any], flows: Flows, table: Callable[[], Table], public_url: str
+        self,
+        authorization: UpstreamAuthorization[Any],
+        flows: Flows,
+        table: Callable[[], Table],
+        public_url: Callable[[], str],
     ) -> None:
         self._authorization = authorization
         self._flows = flows
         self._table = table
-        self._page = f"{public_url}/connect"
+        self._public_url = public_url
 
     def _spec(self, backend: str) -> BackendSpec | None:
         spec = self._table().backends.get(backend)
@@ -49,7 +53,8 @@ class Invitations:
                 done(Failed(Refused.AWAY))
                 return
             self._authorization.watch(account)
-            done(Invitation(f"{self._page}/{handle}", handle, self._page))
+            page = f"{self._public_url()}/connect"
+            done(Invitation(f"{page}/{handle}", handle, page))
 
         self._authorization.start(begin)
 

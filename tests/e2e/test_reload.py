@@ -189,6 +189,54 @@ def test_16_a_page_knows_nobody_whose_issuer_was_taken_out_of_the_file(programs:
     assert "Connect: a" in httpx2.get(page, headers=bob).text
 
 
+def test_a_page_goes_by_the_issuers_and_the_groups_of_tokens_that_a_reload_has_named(
+    programs: Programs, site: Site
+) -> None:
+    def write(group: str, issuer: str) -> None:
+        proxy = {"mode": "proxy", "header": "X-User", "from": ["127.0.0.1"]}
+        tokens = {"ann": {"token": "token-of-ann", "groups": [group]}}
+        whom = ({"groups": ["dev"]}, {"principals": [f"{issuer}#bob"]})
+        policy = [{"who": who, "allow": ["*:*"]} for who in whom]
+        auth = {"issuers": [{"issuer": issuer}], "tokens": tokens, "browser": proxy}
+        server = {"url": "http://127.0.0.1:9/mcp", "auth": {"mode": "key", "header": "X-Key: {key}"}}
+        config = {"mcpServers": {"a": server}, "gateway": {"auth": auth, "policy": policy}}
+        site.file.write_text(json.dumps(config))
+
+    def shown() -> list[bool]:
+        users = ("ann", "https://one.test#bob", "https://two.test#bob")
+        return ["Connect: a" in httpx2.get(page, headers={"X-User": user}).text for user in users]
+
+    write("ops", "https://one.test")
+    gateway = programs.gateway(site.file)
+    page = gateway.endpoint().removesuffix("/mcp") + "/connect"
+    assert shown() == [False, True, False]
+    write("dev", "https://two.test")
+    gateway.program.send(signal.SIGHUP)
+    gateway.program.wait_output("configuration_reloaded")
+    assert shown() == [True, False, True]
+
+
+def test_whoever_signs_in_to_a_page_is_sent_to_an_issuer_that_is_in_force(programs: Programs, site: Site) -> None:
+    def write(issuer: str) -> None:
+        auth = {"issuers": [{"issuer": issuer}], "browser": {"mode": "oidc", "clientId": "pages"}}
+        server = {"url": "http://127.0.0.1:9/mcp", "auth": {"mode": "key", "header": "X-Key: {key}"}}
+        said = {"auth": auth, "publicUrl": issuer.replace("://", "://mcp.")}
+        site.file.write_text(json.dumps({"mcpServers": {"a": server}, "gateway": said}))
+
+    def shown(issuer: str) -> None:
+        assert f"who you are at {issuer}" in httpx2.get(page).text
+        assert httpx2.get(f"{page}/client-metadata.json").json()["client_id"].startswith(f"https://mcp.{issuer}/")
+
+    write("https://one.test")
+    gateway = programs.gateway(site.file)
+    page = gateway.endpoint().removesuffix("/mcp") + "/connect"
+    shown("one.test")
+    write("https://two.test")
+    gateway.program.send(signal.SIGHUP)
+    gateway.program.wait_output("configuration_reloaded")
+    shown("two.test")
+
+
 def test_a_file_that_is_watched_is_read_anew_when_it_is_whole(programs: Programs, site: Site) -> None:
     # As Kubernetes mounts it: the file is a link into a folder that is a link, and that one is swapped.
     for name, version in (("a", "one"), ("b", "two")):

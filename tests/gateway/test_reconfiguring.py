@@ -139,6 +139,22 @@ async def test_a_file_without_its_tokens_opens_nothing_where_others_can_reach(
         assert len(site.applied) == int(anonymous)
 
 
+async def test_pages_that_believe_whoever_opens_them_are_opened_to_nobody_else(tmp_path: Path) -> None:
+    """`browser` stays as it was at the start: that the file says something else of it protects nobody yet."""
+    async with running(Site(tmp_path)) as site:
+        auth: dict[str, Any] = {"tokens": {"ann": "0123456789012345678901"}, "browser": {"mode": "none"}}
+        site.write({"auth": auth})
+        site.reloads = Reloads(load(site.file).settings, site.log, site.telemetry, site.apply)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(site.reloads.run)
+            site.write({"auth": auth | {"browser": {"mode": "token"}}, "publicUrl": "https://mcp.example.com"})
+            await reload(site)
+            nursery.cancel_scope.cancel()
+        assert (site.outcomes(), site.applied) == ({"refused": 1}, [])
+        (told,) = site.log.events("configuration_refused")
+        assert "its pages for accounts believe whoever opens a link" in told["error"]
+
+
 async def test_a_module_that_fails_when_it_is_imported_is_a_bad_file_too(tmp_path: Path) -> None:
     (tmp_path / "broken_at_import.py").write_text("raise RuntimeError('on purpose')")
     async with running(Site(tmp_path)) as site:

@@ -100,7 +100,7 @@ async def open_authorized(
         ):
             cell: list[GatewayActors] = []
             table = lambda: cell[0].services.table.value  # noqa: E731
-            accounts = authorizing.accounts(settings, ADDRESS, table)
+            accounts = authorizing.accounts(lambda: settings, ADDRESS, table)
             services = lifecycle.services_for(
                 settings.table, limits, store, connector, sealer, metrics, log, accounts=accounts
             )
@@ -117,7 +117,7 @@ async def open_authorized(
 
             revoked: set[str] = set()
             gone = lambda asker: asker.principal.name in revoked  # noqa: E731
-            pages = authorizing.pages(settings, ADDRESS, table, lambda: settings.auth, who, gone)
+            pages = authorizing.pages(lambda: settings, ADDRESS, table, who, gone)
             security = Security("127.0.0.1", tokens=dict(settings.auth.tokens) or None)
             note = authorizing.noting(table)
             authorize = Admission(ADDRESS, nursery, log, metrics, note=note)(settings)
