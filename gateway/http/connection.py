@@ -89,7 +89,7 @@ class Connection(TCPServer):
     def close_if_idle(self) -> None:
         """Ends the connection unless there is a request whose head has come, or one that nobody has read yet, or a last
         response to be read."""
-        if (self._http is None or self._http.phase in {Phase.IDLE, Phase.HEAD}) and not self._has_input():
+        if (self._http is None or self._http.phase in {Phase.IDLE, Phase.HEAD}) and not self.has_input():
             self._say_closed()
             self._scope.cancel()
 
@@ -99,7 +99,8 @@ class Connection(TCPServer):
             with suppress(OSError):
                 self._tcp.socket.shutdown(trio.socket.SHUT_WR)
 
-    def _has_input(self) -> bool:
+    def has_input(self) -> bool:
+        """As in `Wire`."""
         place = self._tcp.socket.fileno()
         look = select.poll()
         if place >= 0:  # else it is closed
@@ -195,7 +196,7 @@ class Connection(TCPServer):
                 return
             if http.phase in {Phase.HEAD, Phase.BODY}:
                 await http.refuse(408, "The request took too long to arrive")
-            elif self._has_input():  # it came just now
+            elif self.has_input():  # it came just now
                 self._wait_at_most(self.limits.head)
             else:
                 self._say_closed()

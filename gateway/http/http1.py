@@ -70,6 +70,9 @@ class Wire(Protocol):
     async def finish(self) -> None:
         """No more responses come."""
 
+    def has_input(self) -> bool:
+        """Whether the peer has sent what nobody has read yet."""
+
 
 _BODILESS = {204, 304}
 _DIRECT = {"POST", "GET", "DELETE"}
@@ -415,10 +418,15 @@ class Http1Protocol(H11Protocol):
     async def end_request(self) -> None:
         """The app is done with this request."""
         await self._close_stream()
-        if self._close or not self._complete:
+        if self._close or not self._complete or self._left_open():
             await self._finish()
         elif self.phase is Phase.WORK:
             await self._recycle()
+
+    def _left_open(self) -> bool:
+        """Whether the stop has come while the peer read a response that did not say `Connection: close` yet. What the
+        peer has sent already is answered; later there may be nobody left who could."""
+        return self.context.terminated.is_set() and not self._held and not self.wire.has_input()
 
     async def _recycle(self) -> None:
         self.answering = False

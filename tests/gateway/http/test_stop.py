@@ -75,6 +75,38 @@ async def test_a_stream_that_ends_by_itself_is_written_whole(door, make_app, run
         await server.stopped.wait()
 
 
+async def test_a_connection_ends_with_an_answer_that_had_begun_before_the_stop(door, make_app, running, read):
+    """Its head could not say so yet, and no answer comes any more to what would be asked on it later."""
+    source = door.stream(b"data: 1\n\n")
+    async with running(make_app(), stop=LONG) as server:
+        stream, other = await server.connect(), await server.connect()
+        await stream.send_all(GET)
+        await read.until(stream, b"data: 1")
+        door.hang()
+        await other.send_all(POST)
+        server.stop.set()
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        source.push(None)
+        assert await read.all(stream) == b"0\r\n\r\n"
+        assert not server.stopped.is_set()
+        await other.aclose()
+
+
+async def test_what_was_asked_before_such_an_answer_ended_is_answered(door, make_app, running, read):
+    source = door.stream(b"data: 1\n\n")
+    async with running(make_app(), stop=LONG) as server:
+        stream = await server.connect()
+        await stream.send_all(GET)
+        await read.until(stream, b"data: 1")
+        server.stop.set()
+        await stream.send_all(HEALTH)
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        source.push(None)
+        last = (await read.all(stream)).removeprefix(b"0\r\n\r\n")
+        assert last.startswith(b"HTTP/1.1 200")
+        assert b"connection: close\r\n" in last
+
+
 async def test_calls_that_do_not_end_are_cut_at_the_deadline(door, make_app, running, read):
     door.hang()
     async with running(make_app(), stop=0.1) as server:
