@@ -26,7 +26,7 @@ from gateway.oauth.discovery import Provider
 from gateway.oauth.errors import AwayError, OAuthError, shown
 from gateway.oauth.flows import Flow, Flows
 from gateway.oauth.grants import Described
-from gateway.oauth.login import SignIn
+from gateway.oauth.login import AnsweredError, SignIn
 from gateway.oauth.places import Places
 from gateway.oauth.service import UpstreamAuthorization, url_of
 from gateway.oauth.vault import AccountKey
@@ -184,8 +184,13 @@ class Connect:
             if request.path == "/connect/callback":
                 return await self._callback(request, browser)
             return await self._flow(request, browser, request.path.removeprefix("/connect/"))
+        except AnsweredError as error:
+            # Without a cookie: the page that has the answer may have set one.
+            link = pages.link(error.onward, "Go on", button=True)
+            return Page(200, pages.page("Go on", link, onward=error.onward, root=self._prefix), HEADERS)
         except AwayError as error:
-            return self._page(503, "Not possible just now", pages.text(f"{error}. Try again in a while."))
+            words = pages.text(f"{error}. Try again in a while.")
+            return self._page(503, "Not possible just now", words, self._all())
         except OAuthError as error:
             self._log.info("connect_failed", reason=error.reason, error=str(error))
             self._told.connect("failed", ip=request.peer, reason=error.reason)

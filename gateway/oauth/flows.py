@@ -206,7 +206,9 @@ class Flows:
         found = there(await self._shelf.take(key))
         plain = self._open(key, found)
         if plain is None:
-            raise OAuthError("bad_state", "this answer is of no sign-in that is under way: begin again")
+            raise OAuthError(
+                "bad_state", "this answer was used before, or is of no sign-in that is under way: begin again"
+            )
         pending = msgspec.json.decode(plain, type=Pending)
         if not browser or not secrets.compare_digest(pending.browser, browser):
             raise OAuthError("other_browser", "this answer is for another browser: begin again in this one")

@@ -4,7 +4,8 @@ The ID token comes from the token endpoint itself, over a connection that has sh
 looked at (section 3.1.3.7, 6); everything that it says is.
 
 Anybody may begin a sign-in, so none is kept for it: what is to be known at its end goes with it as its `state`, sealed.
-That one has ended is kept: a `state` is good once.
+That an answer has come is kept: a `state` is good for one (RFC 9700, section 4.2.4), and so is its code, however the
+issuer has answered us (RFC 6749, section 4.1.2).
 """
 
 import secrets
@@ -44,6 +45,14 @@ class _Pending(Struct, frozen=True, array_like=True):
     nonce: str
     onward: str
     until: float
+
+
+class AnsweredError(OAuthError):
+    """An answer with this `state` has come before: whoever reloads the page goes on where the sign-in led to."""
+
+    def __init__(self, onward: str) -> None:
+        super().__init__("bad_state", "this answer was used before: begin again")
+        self.onward = onward
 
 
 class SignIn:
@@ -106,10 +115,11 @@ class SignIn:
 
     async def finish(self, state: str, browser: str, answer: Mapping[str, str]) -> tuple[str, Rights, str]:
         """Who has signed in, with what rights, and where he goes on. Raises OAuthError."""
-        pending = await self._pending(state)
+        pending = self._pending(state)
         if not browser or not secrets.compare_digest(pending.browser, browser):
             raise OAuthError("other_browser", "this answer is for another browser: begin again in this one")
         server = await self._server(pending.issuer)
+        await self._use_up(state, pending)
         grants.check_iss(pending.issuer, server.iss, answer.get("iss"))
         if "error" in answer or not answer.get("code"):
             raise OAuthError("declined", "you were not signed in")
@@ -122,20 +132,23 @@ class SignIn:
         rights = rights_of(claims, issuer, None) if issuer is not None else None
         if rights is None:
             raise OAuthError("bad_login", "the login did not say who you are")
-        over = await self._shelf.put(shelf_key("sign-in", state), b"over", LIVES, instead="")
-        if isinstance(over, Failed) and over.reason is Refused.FENCED:
-            raise _unknown()
-        there(over)
         return principal_id(pending.issuer, rights.subject), rights, pending.onward
 
-    async def _pending(self, state: str) -> _Pending:
+    def _pending(self, state: str) -> _Pending:
         plain = self._sealer.unseal(state.removeprefix(MARK), CONTEXT)
         if plain is None:
             raise _unknown()
         pending = msgspec.json.decode(plain, type=_Pending)
-        if self._wall() > pending.until or there(await self._shelf.read(shelf_key("sign-in", state))) is not None:
+        if self._wall() > pending.until:
             raise _unknown()
         return pending
+
+    async def _use_up(self, state: str, pending: _Pending) -> None:
+        left = max(1.0, pending.until - self._wall())
+        answered = await self._shelf.put(shelf_key("sign-in", state), b"answered", left, instead="")
+        if isinstance(answered, Failed) and answered.reason is Refused.FENCED:
+            raise AnsweredError(pending.onward)
+        there(answered)
 
     async def _server(self, issuer: str) -> AuthorizationServer:
         if issuer not in self._issuers:  # of a configuration before

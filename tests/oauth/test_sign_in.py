@@ -5,8 +5,9 @@ import json
 import re
 import time
 from collections.abc import Callable
+from html import unescape
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import pytest
 
@@ -35,6 +36,7 @@ class Idp:
     """Answers like an OpenID provider; what its ID token says can be changed."""
 
     def __init__(self) -> None:
+        self.status = 200
         self.claims: dict[str, Any] = {"iss": LOGIN, "sub": "ann", "aud": "pages", "exp": 2000}
         self.asked: list[str] = []
 
@@ -45,7 +47,7 @@ class Idp:
             return Answer(200, json.dumps(found).encode())
         assert url == f"{LOGIN}/token"
         payload = base64.urlsafe_b64encode(json.dumps(self.claims).encode()).decode().rstrip("=")
-        return Answer(200, json.dumps({"id_token": f"e30.{payload}.sig"}).encode())
+        return Answer(self.status, json.dumps({"id_token": f"e30.{payload}.sig"}).encode())
 
 
 class Watched(MemoryShelf):
@@ -152,6 +154,7 @@ def pages(
     login: Login,
     revoked: Callable[[Asker], bool] = lambda asker: False,
     who: Callable[[str], Asker | None] = lambda token: None,
+    signing: SignIn | None = None,
 ) -> Connect:
     shelf, idp = MemoryShelf(lambda: 1000.0), Idp()
     authorization: UpstreamAuthorization[object] = UpstreamAuthorization(
@@ -163,7 +166,47 @@ def pages(
         return who(token)
 
     table = lambda: Table({}, {})  # noqa: E731
-    return Connect(BASE, DESCRIBED, login, flows, authorization, table, SEALER, known, None, Lines(), revoked)
+    return Connect(BASE, DESCRIBED, login, flows, authorization, table, SEALER, known, signing, Lines(), revoked)
+
+
+@pytest.mark.parametrize(
+    ("status", "answer", "outcome", "then"),
+    [
+        (200, "code=c", "Thank you", "Your accounts"),
+        (400, "code=c", "That did not work", "Sign in first"),
+        (503, "code=c", "Not possible just now", "Sign in first"),
+        (200, "error=access_denied", "That did not work", "Sign in first"),
+    ],
+)
+async def test_10_an_answer_is_used_once_and_whoever_reloads_its_page_goes_on(
+    status: int, answer: str, outcome: str, then: str, stores: tuple[Any, Any], nursery: Any
+) -> None:
+    idp = Idp()
+    idp.status, idp.claims = status, idp.claims | {"exp": time.time() + 60}
+    replicas = [sign_in(idp, store.shelf, time.time) for store in stores]
+    first, second = (pages(nursery, Login("oidc"), signing=signing) for signing in replicas)
+    cookie = ""
+
+    async def seen(connect: Connect, path: str, query: str = "", form: dict[str, str] | None = None) -> list[str]:
+        """The title of a page and where it leads, to a browser that keeps its cookie."""
+        nonlocal cookie
+        method, body = ("GET", b"") if form is None else ("POST", urlencode(form).encode())
+        page = await connect(Request(method, path, query, {"cookie": cookie}, body))
+        cookie = dict(page.headers).get("Set-Cookie", cookie).split(";")[0]
+        text = unescape(page.body.decode())
+        assert "referrer" in "".join(dict(page.headers)).lower()
+        return [*re.findall("<h1>([^<]*)</h1>", text), *re.findall('(?:csrf" value="|content="0;url=)([^"]*)"', text)]
+
+    _, csrf = await seen(first, "/connect")
+    _, onward = await seen(first, "/connect", "", {"csrf": csrf, "action": "sign-in"})
+    asked = dict(parse_qsl(urlsplit(onward).query))
+    idp.claims["nonce"] = asked["nonce"]
+    back = f"state={asked['state']}&{answer}"
+    assert (await seen(first, "/connect/callback", back))[0] == outcome
+    for replica in (first, second):
+        assert await seen(replica, "/connect/callback", f"state={asked['state']}&code=other") == ["Go on", "/connect"]
+    assert (await seen(second, "/connect"))[0] == then
+    assert idp.asked.count(f"{LOGIN}/token") == answer.count("code")
 
 
 async def shown(connect: Connect) -> str:
