@@ -3,12 +3,13 @@
 import os
 import tracemalloc
 from dataclasses import replace
+from heapq import nsmallest
 
 import pytest
 
 from actors.ports import NO_DELTAS, Failed, Refused
 from actors.protocol.table import Limits
-from gateway.store import memory
+from gateway.store import memory, shelf
 from gateway.store.memory import MemoryStore
 
 
@@ -104,6 +105,18 @@ def test_tombstones_are_bounded(store, clock, monkeypatch):
         now(store.end, f"k{index}", now(store.create, f"k{index}", {}), "why")
     assert now(store.read, "k24") == Failed(Refused.ENDED)
     assert now(store.read, "k14") == Failed(Refused.GONE)
+
+
+async def test_what_is_on_the_shelf_is_bounded_and_seldom_looked_through(store, monkeypatch):
+    monkeypatch.setattr(shelf, "MOST", 100)
+    monkeypatch.setattr(shelf, "GIVE_WAY", 10)
+    looks = []
+    monkeypatch.setattr(shelf, "nsmallest", lambda *given, **how: looks.append(1) or nsmallest(*given, **how))
+    for index in range(120):
+        await store.shelf.put(f"k{index}", b"x", 1000.0 - index)
+    there = [index for index in range(120) if await store.shelf.read(f"k{index}") is not None]
+    assert there == [*range(91), *range(111, 120)]
+    assert len(looks) == 2
 
 
 def test_an_idle_session_takes_less_than_a_kilobyte(store):
