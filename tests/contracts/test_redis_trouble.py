@@ -143,6 +143,24 @@ async def test_a_redis_that_dies_is_missed_while_there_is_nothing_to_write_and_t
     assert back["seconds"] >= writer.TELL_AFTER
 
 
+async def test_a_redis_that_hangs_for_one_timeout_is_told(start_server, opened, session, monkeypatch):
+    """It has been away since it was asked, not since that is known."""
+    monkeypatch.setattr(targets, "REPLY_TIMEOUT", 0.3)
+    monkeypatch.setattr(writer, "TELL_AFTER", 0.25)
+    server, log = start_server(), Lines()
+    async with opened(server.url, log=log) as store:
+        key, grant = await session(store)
+        server.pause()
+        done = Outcomes()
+        store.append(key, grant, "p1", 2, [b"2"], done)
+        await eventually(lambda: store.state == "away")
+        server.go_on()
+        assert await done.wait(1) == [None]
+    told = {event: values for event, values in log.events if event in ("store_away", "store_back")}
+    assert list(told) == ["store_away", "store_back"]
+    assert told["store_back"]["seconds"] >= targets.REPLY_TIMEOUT
+
+
 async def test_a_connection_that_is_made_anew_is_told_to_nobody(server, opened, session, client):
     log = Lines()
     async with opened(server.url, log=log) as store:

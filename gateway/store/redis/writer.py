@@ -79,7 +79,12 @@ class Writer:
         self._news = trio.lowlevel.ParkingLot()
         """Where the task waits for operations, or to be closed."""
         self._closing: float | None = None
+        self._asked = 0.0
+        """When Redis was asked last."""
         self._troubled_since: float | None = None
+        self._unanswered_since = 0.0
+        """When it was asked what it answered with trouble, or not at all: of one that hangs a time-out before that is
+        known."""
         self._told = False
         """Of the trouble that there is."""
         self._doubted = False
@@ -183,6 +188,7 @@ class Writer:
     async def _probe(self) -> float:
         """Asks whether Redis is back when nothing else does; without it, what can't wait would be refused for ever. It
         asks by a write, for one that is full or read-only still reads."""
+        self._asked = time.monotonic()
         try:
             replies = await self._link.exchange([("SET", self._probe_key, "1", "PX", 1000)])
         except LinkDown as error:
@@ -206,7 +212,7 @@ class Writer:
 
     async def _send(self, batch: list[Operation], held: dict[str, Reply], again: list[Operation]) -> None:
         """One exchange. `held` are the sessions of which an operation must be sent again, and why."""
-        began = time.monotonic()
+        began = self._asked = time.monotonic()
         replies: list[Reply] | None = None
         try:
             replies = await self._link.exchange([operation.command for operation in batch])
@@ -253,9 +259,9 @@ class Writer:
         if hard := [reason for reason in worst if not lacks_function(reason)]:
             self._trouble(_state(hard[0]) or "away", str(hard[0]))
             return FULL_PAUSE
-        if self._told and self._troubled_since is not None:
+        if self._told:
             self._told = False
-            self._on_state("ok", "", time.monotonic() - self._troubled_since)
+            self._on_state("ok", "", time.monotonic() - self._unanswered_since)
         self.state, self._troubled_since, self._backoff = "ok", None, BACKOFF_FIRST
         return MOVING_PAUSE if lacking and lacked else 0.0
 
@@ -270,10 +276,10 @@ class Writer:
         self.state, self._why = state, why
         now = time.monotonic()
         if self._troubled_since is None:
-            self._troubled_since = now
-        elif not self._told and now - self._troubled_since >= TELL_AFTER:
+            self._troubled_since, self._unanswered_since = now, self._asked
+        if not self._told and now - self._unanswered_since >= TELL_AFTER:
             self._told = True
-            self._on_state(state, why, now - self._troubled_since)
+            self._on_state(state, why, now - self._unanswered_since)
 
     def _expire(self, pending: list[Operation]) -> None:
         """Fails what has waited long enough, or was tried and may be tried only once."""
