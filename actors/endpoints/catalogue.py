@@ -164,8 +164,6 @@ NAMED_BY = {
     "resources/templates/list": "uriTemplate",
 }
 """The member that tells two items of a list apart."""
-SLOW_FOR = 60.0
-"""Seconds for which nobody waits for a list after one that was too slow."""
 DEBOUNCE = 0.1
 """Seconds in which changes of one kind become one."""
 
@@ -182,6 +180,12 @@ MAX_BYTES = 256 * 1024 * 1024
 """Of all lists kept; the same."""
 MAX_UPSTREAMS = 64
 """Connections kept; the least recently used one closes first."""
+
+
+def whose(key: Key) -> tuple[str, str]:
+    """By what a server is told to be slow, where it is asked through the catalogue: whatever clients say of themselves,
+    it is the same for one principal."""
+    return key.principal, key.backend
 
 
 def list_kind(notification: str) -> str:
@@ -238,7 +242,7 @@ class Known:
     """Why the last fetch brought nothing, if that was for want of credentials."""
     attempt: int = 0
     waiting: list[Ref] = field(default_factory=list)
-    looking: list[Ref] = field(default_factory=list)
+    looking: dict[Ref, None] = field(default_factory=dict)
     """Those who wait for the end of the fetch, however long it takes."""
 
     @property
@@ -270,8 +274,6 @@ class Entry:
 
     due: float | None = None
     """Whoever waits for lists of this backend, waits until then; None: nobody does."""
-    slow: float = 0.0
-    """Until then nobody waits for them: the backend has let a deadline pass."""
     wrong_era: int = 0
     """Connections in a row that were of the other era than the backend."""
 
@@ -307,6 +309,7 @@ class Catalogue(Actor):
         self._hellos = tree.server_infos
         self._changes = tree.changes
         self._known = tree.known
+        self._slow = tree.slow
         self._eras = tree.eras
         self._services = services
         self._upstreams = upstreams
@@ -373,10 +376,13 @@ class Catalogue(Actor):
                 self._fetch(key, entry, method, wanted)  # what is different is announced
             self._used(key, entry)
             return
-        (wanted.looking if consult.fresh else wanted.waiting).append(consult.caller)
+        if consult.fresh:
+            wanted.looking[consult.caller] = None
+        else:
+            wanted.waiting.append(consult.caller)
         if not consult.fresh and entry.due is None:
-            slow = self.ctx.now() < entry.slow
-            seconds = 0.0 if slow else LISTS_SHARE * self._services.limits.list_deadline
+            seconds, now = self._services.limits.list_deadline, self.ctx.now()
+            seconds = LISTS_SHARE * seconds if self._slow.worth(whose(key), seconds, now) else 0.0
             entry.due = self.ctx.now() + seconds
             self.ctx.set_timer(("overdue", key), seconds, Overdue(key))
         self._fetch(key, entry, method, wanted)
@@ -569,12 +575,13 @@ class Catalogue(Actor):
         different = wanted.missed or (wanted.items is not None and wanted.items is not items)
         self._keep(wanted, items)
         self._known.keep(key, method, items)
-        entry.slow, wanted.missed, wanted.attempt = 0.0, False, 0
+        self._slow.answered(whose(key))
+        wanted.missed, wanted.attempt = False, 0
         self.ctx.cancel_timer(("again", key, method))
         if different or wanted.checked:
             wanted.patience.looked(self.ctx.now(), different=different)
         if different:
-            self._announce(entry, key, CHANGED[method], wanted.waiting + wanted.looking)
+            self._announce(entry, key, CHANGED[method], [*wanted.waiting, *wanted.looking])
         elif wanted.checked:
             kind = list_kind(CHANGED[method])
             self._services.telemetry.count("stagedoor_list_changed_total", (kind, "spared"), len(entry.watchers))
@@ -597,7 +604,7 @@ class Catalogue(Actor):
         """Whoever waits gets what is known. What somebody had to do without is fetched again, until it is there."""
         waiting, wanted.waiting = wanted.waiting, []
         if not wanted.fetching and not wanted.held:
-            waiting, wanted.looking = waiting + wanted.looking, []
+            waiting, wanted.looking = [*waiting, *wanted.looking], {}
         if entry.due is not None and not any(other.waiting for other in entry.lists.values()):
             entry.due = None
             self.ctx.cancel_timer(("overdue", key))
@@ -618,8 +625,7 @@ class Catalogue(Actor):
         """A slow backend never delays the others: the fetch goes on, and what comes of it is announced."""
         entry = self._entries.get(key)
         if entry is not None:
-            if entry.slow <= self.ctx.now():
-                entry.slow = self.ctx.now() + SLOW_FOR
+            self._slow.late(whose(key), self._services.limits.list_deadline, self.ctx.now())
             for method, wanted in entry.lists.items():
                 if wanted.waiting:
                     self._answer(key, entry, method, wanted)
@@ -736,7 +742,7 @@ class Catalogue(Actor):
         for key, entry in list(self._entries.items()):
             if (key.principal, key.backend) == (principal, backend):
                 self._close_upstream(key, entry)
-                entry.slow = 0.0
+                self._slow.answered(whose(key))
                 for method, wanted in entry.lists.items():
                     running = wanted.fetching
                     if running:

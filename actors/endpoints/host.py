@@ -12,6 +12,7 @@ from msgspec import Raw
 
 from actors.doubt import Doubt
 from actors.endpoints.last_known import Key, LastKnown, neutral
+from actors.endpoints.slow import SlowServers
 from actors.machines.session import events as ev
 from actors.machines.session.state import Client
 from actors.machines.upstream.events import ServerInfo
@@ -102,6 +103,7 @@ class Tree:
     """By endpoint and list: what was missing when it was given last."""
     status: dict[str, Status] = field(default_factory=dict)
     """How each backend is, as the backends actor knows it."""
+    slow: SlowServers = field(default_factory=SlowServers)
 
     def server_info(self, key: Key) -> ServerInfo | None:
         """What a backend last said of itself in this view, or to the gateway itself; perhaps before the last start."""

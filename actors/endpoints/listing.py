@@ -9,12 +9,12 @@ whose definitions are the same is the same to the byte (`steady`).
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Hashable, Iterable
 from dataclasses import dataclass, replace
 
 from msgspec import Raw, Struct
 
-from actors.endpoints.catalogue import NAMED_BY, SLOW_FOR, Consult, Listed
+from actors.endpoints.catalogue import NAMED_BY, Consult, Listed, whose
 from actors.endpoints.connecting import connect_tool
 from actors.endpoints.endpoint import Endpoint
 from actors.endpoints.last_known import Key
@@ -133,8 +133,6 @@ class Listing:
         """Those that are fetched as soon as there is a connection."""
         self._stands_for: frozenset[str] = EMPTY_SET
         """Backends for whose tools one of ours is shown."""
-        self._slow: dict[str, float] = EMPTY_TABLE
-        """Backends that have let a deadline pass, and until when nobody waits for them."""
         self._gathering: dict[tuple[str, str], _Gathering] = EMPTY_TABLE
         """By method, and whose list a name is looked for on: a backend's, `*` for all, or that of none."""
         self.tables: tuple[Table, str, Naming] | None = None
@@ -187,22 +185,41 @@ class Listing:
 
     def _gather(self, wanted: list[str], method: str, done: Callable[[], None], shows: bool, *, looks: str) -> None:
         """What is slow is asked too, but not waited for: its list is announced when it is there."""
-        ctx = self._endpoint.host.ctx
-        now = ctx.now()
-        if looks:
-            waiting = {b for b in wanted if looks in ("*", b)}
+        seconds = self._within(looks)
+        if looks == "*":
+            waiting = {b for b in wanted if self.worth(b, seconds)}
+        elif looks:
+            waiting = {b for b in wanted if b == looks}
         else:
-            waiting = {b for b in wanted if not self._itself(b) or self._slow.get(b, 0.0) <= now}
+            waiting = {b for b in wanted if not self._itself(b) or self.worth(b, seconds)}
         if waiting:
             self._gathering = put(self._gathering, (method, looks), _Gathering(waiting, [done], shows))
-            seconds = LOOK_WITHIN if looks else self._endpoint.services.limits.list_deadline
-            ctx.set_timer(("gather", method, looks), seconds, GatherDue(method, looks))
+            self._endpoint.host.ctx.set_timer(("gather", method, looks), seconds, GatherDue(method, looks))
         nobody = not waiting  # what is there at once is taken out of it
         for backend in wanted:
             self._fetch(method, backend, fresh=bool(looks))
         if nobody:
             self._complete(method)
             done()
+
+    def _within(self, looks: str) -> float:
+        return LOOK_WITHIN if looks else self._endpoint.services.limits.list_deadline
+
+    def worth(self, backend: str, seconds: float) -> bool:
+        """Whether to wait so long for a server."""
+        endpoint = self._endpoint
+        return endpoint.tree.slow.worth(self._whom(backend), seconds, endpoint.host.ctx.now())
+
+    def late(self, backend: str, seconds: float) -> None:
+        """A server was waited for so long in vain."""
+        self._endpoint.tree.slow.late(self._whom(backend), seconds, self._endpoint.host.ctx.now())
+
+    def _whom(self, backend: str) -> Hashable:
+        """Who is slow if this server is: over a connection of the client's own it may be busy with what the client
+        wants of it, which says nothing of others."""
+        endpoint = self._endpoint
+        upstream = endpoint.upstreams.connections.get(backend) if endpoint.lists_itself(backend) else None
+        return upstream if upstream is not None else whose(catalogue_key(endpoint, backend))
 
     def _itself(self, backend: str) -> bool:
         """Whether it is asked from here: the catalogue has its own deadline, and always answers."""
@@ -285,6 +302,7 @@ class Listing:
             self._arrived(method, backend, items, failed=error if items is None else None)
             view = self._view(method, backend)
             if not error and view is not None:
+                self._endpoint.tree.slow.answered(self._whom(backend))
                 self._source.learned(method, backend, view.items)
             if overtaken:
                 self._changed(method)
@@ -307,8 +325,6 @@ class Listing:
 
     def _arrived(self, method: str, backend: str, items: Items | None, *, failed: Raw | None = None) -> None:
         """`failed`: it can't be had, and why."""
-        if items is not None:
-            self._slow.pop(backend, None)
         if failed is not None:
             self._failed = put(self._failed, (method, backend), errors.kept(failed, UNAUTHORIZED))
         else:
@@ -389,8 +405,8 @@ class Listing:
         gathering = self._gathering.get((method, looks))
         views = self.views.setdefault(method, {})
         for backend in list(gathering.waiting) if gathering is not None else ():
-            if self._itself(backend):
-                self._slow = put(self._slow, backend, self._endpoint.host.ctx.now() + SLOW_FOR)
+            if looks or self._itself(backend):
+                self.late(backend, self._within(looks))
             views.setdefault(backend, None)
             self._gathered(method, backend, looks=looks)
 
@@ -416,7 +432,7 @@ class Listing:
     def forget(self, backends: Collection[str]) -> None:
         """These are no more, or are other servers now."""
         for backend in backends:
-            self._slow.pop(backend, None)
+            self._endpoint.tree.slow.answered(self._whom(backend))
             for views in self.views.values():
                 views.pop(backend, None)
         self._failed = {key: why for key, why in self._failed.items() if key[1] not in backends} or EMPTY_TABLE

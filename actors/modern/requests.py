@@ -347,7 +347,7 @@ class ModernRequests(Evictable):
             case Expired(call):
                 self.listens.step(call, sv.Ended())
             case HonourDue(call):
-                self.listens.honour(call)
+                self.listens.overdue(call)
             case WatchDue(watch):
                 self.listens.watches.due(watch)
             case OwnDue(call):

@@ -260,14 +260,20 @@ class ListenRequests:
             part = Filter(filter.changes, uris, tuple(listen.tasks.get(backend, ())), filter.others)
             if not part.empty:
                 parts[backend] = part
-        listen.left = set(parts)
+        listen.left = {backend for backend, part in parts.items() if self._awaits(backend, part)}
         if self._endpoint.naming.merges:
             # The gateway itself says that a merged list has changed, whatever the backends can.
             listen.changes = filter.changes
         for backend, part in parts.items():
             self._watch_part(call, listen, backend, part)
-        if not parts:
+        if not listen.left:
             self.honour(call)
+
+    def _awaits(self, backend: str, part: Filter) -> bool:
+        """Whether the acknowledgement waits for what this server can do; not for a slow one of which only changes of
+        merged lists are wanted, which the gateway says itself."""
+        merged = self._endpoint.merged
+        return merged is None or bool(part.uris or part.tasks) or merged.listing.worth(backend, HONOUR_WITHIN)
 
     def _may_hear(self, backend: str, uri: str) -> bool:
         """Whether this client may subscribe to a resource, which is not acknowledged else, like one that there is
@@ -297,8 +303,16 @@ class ListenRequests:
 
         self.watches.add(call, backend, part, listen.beside, honoured)
 
+    def overdue(self, call: int) -> None:
+        """Time is over: what is known counts."""
+        listen, merged = self.open.get(call), self._endpoint.merged
+        if listen is not None and merged is not None:
+            for backend in listen.left:
+                merged.listing.late(backend, HONOUR_WITHIN)
+        self.honour(call)
+
     def honour(self, call: int) -> None:
-        """All have said what they can do, or time is over: what is known counts."""
+        """All that are waited for have said what they can do."""
         listen = self.open.get(call)
         if listen is not None and listen.subscription.phase is Phase.OPENING:
             self._ctx.cancel_timer(("honour", call))

@@ -234,6 +234,62 @@ async def test_a_slow_backend_delays_the_others_once_by_the_list_deadline_and_is
         assert await client.names() == ["alpha__echo", "beta__late"]
 
 
+async def test_a_server_that_hangs_is_waited_for_once_whatever_clients_say_of_themselves(autojump_clock):
+    hung = Backend("hung", kind="http", mute={"initialize"})
+    async with open_gateway(hung, Backend("beta")) as gateway:
+        began = trio.current_time()
+        for capabilities in ({}, SAMPLING, {"roots": {}}):
+            client = await gateway.connect(capabilities=capabilities)
+            assert await client.names() == ["beta__echo"]
+            assert await client.names("prompts/list") == ["beta__hello"]
+        assert trio.current_time() - began <= 3
+        began = trio.current_time()
+        other = await gateway.connect(principal=Principal("bob"))  # to whom it may answer
+        assert await other.names() == ["beta__echo"]
+        assert 2 < trio.current_time() - began <= 3
+
+
+async def test_a_name_that_nobody_has_is_looked_for_once_at_a_server_that_hangs(autojump_clock):
+    hung = Backend("hung", kind="http", mute={"initialize"})
+    async with open_gateway(hung, Backend("beta")) as gateway:
+        client = await gateway.connect()
+        await client.names()
+        took = []
+        for name in ("nobodys", "nobodys", "echo", "nobodys"):
+            began = trio.current_time()
+            if name == "echo":
+                assert await client.tool(name) == "beta: echo"  # by its bare name
+            else:
+                with pytest.raises(RpcError, match="Unknown tool"):
+                    await client.tool(name)
+            took.append(round(trio.current_time() - began))
+        assert took == [10, 0, 0, 0]
+        began = trio.current_time()
+        with pytest.raises(RpcError) as failed:
+            await client.tool("hung__echo")  # its own name may be there any moment
+        assert round(trio.current_time() - began) == 10
+        assert failed.value.data["executed"] == "no"
+
+
+async def test_a_server_that_is_slow_to_start_is_looked_at_though_lists_went_on_without_it(autojump_clock):
+    slow = Backend("slow", kind="http", mute={"initialize"})
+    async with open_gateway(slow, Backend("beta")) as gateway, trio.open_nursery() as nursery:
+
+        async def start() -> None:
+            request = await slow.next("initialize")
+            await trio.sleep(8)
+            slow.mute.clear()
+            slow.answer(request)
+
+        nursery.start_soon(start)
+        client = await gateway.connect()
+        events = client.listen()
+        assert await client.names() == ["beta__echo"]
+        assert await client.tool("slow__echo") == "slow: echo"
+        await events.next("notifications/tools/list_changed")
+        assert await client.names() == ["slow__echo", "beta__echo"]
+
+
 async def test_who_comes_late_does_not_move_the_deadline_of_who_came_first(autojump_clock):
     alpha = Backend("alpha", mute={"tools/list"})
     async with open_gateway(alpha, Backend("beta")) as gateway:

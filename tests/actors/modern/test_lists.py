@@ -174,3 +174,23 @@ async def test_what_one_client_looks_at_is_still_news_for_another_that_listens(a
         assert "alpha__new" in (await listed(two))[0]  # nobody has announced it yet
         await trio.sleep(5)
         assert said(events) == [CHANGED]
+
+
+@pytest.mark.parametrize("era", ["modern", "legacy"])
+async def test_a_server_that_hangs_is_waited_for_once(era: str, autojump_clock: MockClock) -> None:
+    hung, beta = server(era, "hung", kind="http", mute={"initialize", "server/discover"}), Backend("beta")
+    async with open_gateway(hung, beta) as gateway:
+        took: dict[str, list[int]] = {"list": [], "call": [], "listen": []}
+        for capabilities in ({}, {"sampling": {}}, {"roots": {}}):
+            client = ModernClient(gateway.actors.door, gateway.nursery, capabilities=capabilities)
+            for what in took:
+                began = trio.current_time()
+                if what == "list":
+                    tools = (await client.call("tools/list"))["tools"]
+                    assert [tool["name"] for tool in tools] == ["beta__echo"]
+                elif what == "call":
+                    assert (await client.begin("tools/call", {"name": "nobodys"}).error()).code == -32602
+                else:
+                    (await listen(client)).drop()
+                took[what].append(round(trio.current_time() - began))
+        assert took == {"list": [3, 0, 0], "call": [10, 0, 0], "listen": [0, 0, 0]}
