@@ -2,7 +2,7 @@
 nothing of `gateway.oauth` is loaded."""
 
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from gateway.oauth.discovery import Discovery
     from gateway.oauth.flows import Flows
     from gateway.oauth.grants import Described
+    from gateway.oauth.known_issuers import KnownIssuers, NamedIssuer
     from gateway.oauth.service import UpstreamAuthorization
     from gateway.oauth.vault import AccountKey
 
@@ -92,8 +93,8 @@ class Authorizing:
 
     # Users' accounts
 
-    def flows(self, settings: Settings, base: str, issuers: Callable[[], Collection[str]] = tuple) -> "Flows":
-        """How users connect their accounts, on pages at this address. `issuers`: see `Flows`."""
+    def flows(self, settings: Settings, base: str, known: "KnownIssuers | None" = None) -> "Flows":
+        """How users connect their accounts, on pages at this address. `known`: see `Flows`."""
         from gateway.oauth.flows import Flows
 
         found = self.authorization
@@ -107,7 +108,7 @@ class Authorizing:
             self._wall,
             redirect_uri=f"{base}/connect/callback",
             described=found.discovery.described,
-            issuers=issuers,
+            known=known,
         )
 
     def accounts(
@@ -159,6 +160,7 @@ class Authorizing:
         gone: Callable[[Asker], bool],
     ) -> "Connect":
         from gateway.oauth.connect import Connect, Login
+        from gateway.oauth.known_issuers import KnownIssuers
         from gateway.oauth.login import SignIn
 
         base = base_of(settings, listen)
@@ -174,7 +176,8 @@ class Authorizing:
             settings.callers.tokens,
             settings.callers.issuers,
         )
-        flows = self.flows(settings, base, lambda: issuers_of(settings.auth, table()))
+        known = KnownIssuers(lambda: issuers_of(settings.auth, table()), self.authorization.discovery)
+        flows = self.flows(settings, base, known)
         sign_in = None
         if browser.mode == "oidc" and issuers:
             self._of_sign_ins.described = self.authorization.discovery.described
@@ -235,10 +238,13 @@ def _told(hear: Callable[[str, str], object], place: "AccountKey") -> None:
     hear(place.principal, place.backend)
 
 
-def issuers_of(auth: Auth, table: Table) -> frozenset[str]:
+def issuers_of(auth: Auth, table: Table) -> "frozenset[NamedIssuer]":
     """All that the operator has named: the gateway's own, and those of servers."""
-    of_servers = (spec.auth.issuer for spec in table.backends.values() if spec.auth is not None)
-    return frozenset((*(one.issuer for one in auth.issuers), *filter(None, of_servers)))
+    from gateway.oauth.known_issuers import NamedIssuer
+
+    auths = [spec.auth for spec in table.backends.values() if spec.auth is not None]
+    of_servers = (NamedIssuer(a.issuer, a.metadata_url, a.inside) for a in auths if a.issuer or a.metadata_url)
+    return frozenset((*(NamedIssuer(one.issuer) for one in auth.issuers), *of_servers))
 
 
 def described(settings: Settings, base: str) -> "Described":

@@ -82,8 +82,12 @@ class Discovery:
         resource = resource or Resource(None, ())
         return Provider(replace(resource, resource=None) if auth.omit_resource else resource, server, trusted)
 
-    async def server(self, issuer: str, *named: str) -> AuthorizationServer:
-        """The metadata of an issuer that the operator has named. Raises OAuthError."""
+    async def server(self, issuer: str | None, *named: str, metadata_url: str | None = None) -> AuthorizationServer:
+        """The metadata of an issuer that the operator has named, itself or by where that is. Raises OAuthError."""
+        if metadata_url is not None:
+            trusted = trusted_by(issuer or metadata_url, metadata_url, *named)
+            return await self._described(metadata_url, issuer, trusted)
+        assert issuer is not None
         return await self._known(issuer, trusted_by(issuer, *named))
 
     async def id_token(

@@ -6,7 +6,7 @@ browser in which he did (2026-07-28, elicitation, "Phishing"; security best prac
 """
 
 import secrets
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 import msgspec
@@ -19,6 +19,7 @@ from gateway.oauth.challenges import Challenge
 from gateway.oauth.discovery import Discovery, Provider
 from gateway.oauth.errors import ClientRefusedError, OAuthError, shown
 from gateway.oauth.grants import Client, Described, Tokens
+from gateway.oauth.known_issuers import KnownIssuers
 from gateway.oauth.sources import configured_client
 from gateway.oauth.trust import checked, trusted_by
 from gateway.oauth.vault import Account, AccountKey, Vault, opened, shelf_key, there
@@ -75,11 +76,11 @@ class Flows:
         *,
         redirect_uri: str,
         described: Described | None,
-        issuers: Callable[[], Collection[str]] = tuple,
+        known: KnownIssuers | None = None,
     ) -> None:
-        """`described`: our client where clients may be URLs; None: nobody could read its document. `issuers`: those
-        that the operator has named by now, whose sign-ins are for nobody else."""
-        self._issuers = issuers
+        """`described`: our client where clients may be URLs; None: nobody could read its document. `known`: whose
+        sign-ins are for nobody else."""
+        self._known = known
         self._shelf = shelf
         self._sealer = sealer
         self._vault = vault
@@ -129,8 +130,8 @@ class Flows:
         challenge = Challenge("bearer", flow.challenge) if flow.challenge is not None else None
         provider = await self._discovery.provider(flow.url, challenge, spec.auth)
         checked(metadata.for_users(provider.server), provider.trusted)  # a browser is sent there
-        if provider.server.issuer != spec.auth.issuer:
-            metadata.check_place(provider.server, self._issuers())
+        if self._known is not None and provider.server.issuer != spec.auth.issuer:
+            await self._known.check(provider.server)
         return provider
 
     def scopes(self, flow: Flow, spec: BackendSpec, provider: Provider) -> tuple[str, ...]:

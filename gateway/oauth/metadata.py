@@ -181,12 +181,12 @@ def for_users(server: AuthorizationServer) -> str:
     return server.authorization_endpoint
 
 
-def check_place(server: AuthorizationServer, issuers: Iterable[str]) -> None:
-    """Raises OAuthError where users would sign in at the place of one of these issuers, though it is another one that
+def check_place(server: AuthorizationServer, places: Iterable[str]) -> None:
+    """Raises OAuthError where users would sign in at one of these places of other issuers, though it is this one that
     gives the tokens: the code of the one would be told to the other (RFC 9700, section 4.4, "Mix-Up Attacks"). Only
     an issuer that names itself in its answers (RFC 9207) keeps that apart by itself."""
     where = origin(for_users(server))
-    if where != origin(server.issuer) and where in set(map(origin, issuers)):
+    if where != origin(server.issuer) and where in set(map(origin, places)):
         raise OAuthError(
             "foreign_sign_in",
             f"{shown(server.issuer)} sends users to the sign-in of another issuer, {shown(where)}: "

@@ -278,6 +278,47 @@ async def test_8_nobody_is_sent_to_a_known_issuer_for_the_tokens_of_another(
             assert hostile.counts["/token"] == hostile.counts["/register"] == 0
 
 
+@pytest.mark.parametrize("named", ["gateway", "server", "its metadata"])
+async def test_8_a_sign_in_that_is_elsewhere_is_that_of_its_issuer_alone(
+    named: str, tmp_path: Path, stores: tuple[Any, Any]
+) -> None:
+    """The same where the page of the honest issuer is at another origin than its metadata."""
+    async with (
+        open_oauth_world(iss=False) as page,
+        open_oauth_world(iss=False) as honest,
+        open_oauth_world(iss=False) as hostile,
+    ):
+        honest.says = hostile.says = {"authorization_endpoint": f"{page.origin}/authorize"}
+        configuration = configured(hostile)
+        auth: dict[str, Any] = {"mode": "user"}
+        if named == "gateway":
+            configuration["gateway"]["auth"] |= {"issuers": [{"issuer": honest.origin}], "browser": {"mode": "token"}}
+        elif named == "server":
+            auth["issuer"] = honest.origin
+        else:
+            honest.hides = True
+            auth["metadataUrl"] = f"{honest.origin}/somewhere"
+        configuration["mcpServers"]["h"] = {"url": honest.url, "auth": auth}
+        async with open_authorized(configuration, tmp_path, store=stores[0]) as gateway:
+            ann = Browser(gateway, page, "ann")
+            await ann.press("/connect", await ann.open("/connect"), token=TOKENS["ann"])
+
+            async def offered(server: str) -> str:
+                pressed = await ann.press("/connect", await ann.open("/connect"), backend=server, action="connect")
+                (url,) = re.findall(r'content="0;url=([^"]*)"', pressed)
+                return await ann.open(url)
+
+            honest.broken = {"/.well-known/oauth-authorization-server", "/somewhere"}
+            assert "asked where its users sign in" in await offered("a")
+            honest.broken = set()
+            assert "sign-in of another issuer" in await offered("a")
+            assert "Sign in at" in await offered("h"), "its own page"
+            assert "sign-in of another issuer" in await offered("a")
+            asked = sum(honest.counts[path] for path in ("/.well-known/oauth-authorization-server", "/somewhere"))
+            assert asked == 3, "one that failed, one that is kept, and one for its own users"
+            assert page.codes == {}
+
+
 async def test_an_issuer_that_the_operator_has_named_may_have_its_sign_in_elsewhere(tmp_path: Path) -> None:
     async with open_oauth_world() as login, open_oauth_world() as world:
         world.says = {"authorization_endpoint": f"{login.origin}/authorize"}
