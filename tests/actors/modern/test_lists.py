@@ -183,7 +183,7 @@ async def test_a_server_that_hangs_is_waited_for_once(era: str, autojump_clock: 
         took: dict[str, list[int]] = {"list": [], "call": [], "listen": []}
         for capabilities in ({}, {"sampling": {}}, {"roots": {}}):
             client = ModernClient(gateway.actors.door, gateway.nursery, capabilities=capabilities)
-            for what in took:
+            for what, seconds in took.items():
                 began = trio.current_time()
                 if what == "list":
                     tools = (await client.call("tools/list"))["tools"]
@@ -192,5 +192,5 @@ async def test_a_server_that_hangs_is_waited_for_once(era: str, autojump_clock: 
                     assert (await client.begin("tools/call", {"name": "nobodys"}).error()).code == -32602
                 else:
                     (await listen(client)).drop()
-                took[what].append(round(trio.current_time() - began))
+                seconds.append(round(trio.current_time() - began))
         assert took == {"list": [3, 0, 0], "call": [10, 0, 0], "listen": [0, 0, 0]}
