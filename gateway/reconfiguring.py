@@ -113,8 +113,10 @@ class Reloads:
         self.by = SUPERVISOR
         """What wanted the last attempt: `signal` or `files`; in a worker its supervisor."""
         self._refused = refused
-        self.at = time.time()
+        self.at = 0.0
         """When they came into force."""
+        self.good = True
+        """What was read last is in force."""
         self.outcome = "started"
         """Of the last attempt: `reloaded`, `unchanged` or `refused`."""
         self._key = secrets.token_bytes(32)
@@ -125,7 +127,7 @@ class Reloads:
         self._asked = trio.Event()
         self.turn = trio.Lock()
         """Whoever changes what is in force has it."""
-        telemetry.gauge("stagedoor_reload_success_timestamp_seconds", self.at)
+        self.tell(good=True)
 
     def request(self, by: str = "signal") -> None:
         """Once more, from the beginning, if it is being done."""
@@ -159,6 +161,13 @@ class Reloads:
         self.outcome = outcome
         self._telemetry.count("stagedoor_reloads_total", (outcome,))
         if outcome != "refused":
+            self.tell(good=True)
+
+    def tell(self, *, good: bool) -> None:
+        """Whether what was read just now is in force."""
+        self.good = good
+        self._telemetry.gauge("stagedoor_last_reload_successful", float(good))
+        if good:
             self.at = time.time()
             self._telemetry.gauge("stagedoor_reload_success_timestamp_seconds", self.at)
 
@@ -230,10 +239,12 @@ class Reloads:
 
     def _refuse(self, why: str) -> None:
         self._log.error("configuration_refused", error=why, hint="what was in force stays in force")
+        self.tell(good=False)
         self._refused(why)
 
     async def watch(self) -> None:
-        """Asks for it whenever other things stand in the files; until it is cancelled."""
+        """Asks for it whenever other things stand in the files, or what is in force does once more after others were
+        refused; until it is cancelled."""
         last: Mapping[str, str | None] | None = None
         tried: Mapping[str, str | None] | None = None
         while self.settings.source is not None:
@@ -241,10 +252,11 @@ class Reloads:
             source = self.settings.source
             known: Mapping[str, str | None] = {**source.secrets, **source.locks, source.file: source.text}
             now = await trio.to_thread.run_sync(_contents, source, abandon_on_cancel=True)
-            if now == last and now not in (known, tried) and now[source.file] is not None:
+            news = now != tried and (now != known or not self.good)
+            if now == last and news and now[source.file] is not None:
                 tried = now
                 self.request("files")
-            elif now == known:
+            elif now == known and self.good:
                 tried = None
             last = now
 

@@ -44,6 +44,7 @@ OWN = (
     "stagedoor_connection_crashes_total",
     "stagedoor_reloads_total",
     "stagedoor_reload_success_timestamp_seconds",
+    "stagedoor_last_reload_successful",
     "stagedoor_audit_lines_lost_total",
     "stagedoor_audit_lines_waiting",
 )
@@ -145,12 +146,14 @@ async def renewed(reloads: Reloads, supervisor: Supervisor) -> Callable[[], obje
         former, fresh, began = before.source.encoded(), found, reloads.began
         reloads.settings, reloads.began = fresh, in_force(fresh.values, began, SUPERVISED)
         supervisor.use(found.source.encoded())
+        reloads.tell(good=True)
 
     def take_back() -> None:
         reloads.began = began
         if reloads.settings is fresh:
             reloads.settings = before
             supervisor.use(former)
+            reloads.tell(good=False)
 
     return take_back
 

@@ -306,6 +306,16 @@ OVERVIEW = Board(
                 rates("Lines of the audit trail that were lost", ("stagedoor_audit_lines_lost_total", "sink")),
                 gauge("Lines of the audit trail that wait", "stagedoor_audit_lines_waiting", "instance"),
                 rates("Configurations", ("stagedoor_reloads_total", "outcome")),
+                gauge("Last reload successful", "stagedoor_last_reload_successful", "instance", how="min"),
+                Panel(
+                    "Since the configuration could be used last",
+                    (
+                        Query(
+                            "time() - max by (instance) (stagedoor_reload_success_timestamp_seconds{@})", "{{instance}}"
+                        ),
+                    ),
+                    "s",
+                ),
             ),
         ),
         Row(
@@ -491,7 +501,7 @@ def of_its_own(one: Instrument) -> Panel:
     if one.kind == "counter":
         return rates(title, (one.name, by), help=one.help)
     if one.kind == "gauge":
-        return gauge(title, one.name, by, help=one.help)
+        return gauge(title, one.name, by, how=one.over_workers, help=one.help)
     return Panel(title, (Query(rate(f"{one.name}_count", by), legend(by) or title.lower()),), "ops", help=one.help)
 
 

@@ -311,6 +311,13 @@ _ROWS: Final = (
         "When what is in force was read, or found unchanged, last: seconds since 1970",
         over_workers="max",
     ),
+    Instrument(
+        "stagedoor_last_reload_successful",
+        "gauge",
+        "1 while what was read of the configuration file last is in force, 0 from when it was refused on",
+        over_workers="min",
+        start=1.0,
+    ),
     # Actors and the loop.
     Instrument(
         "stagedoor_mailbox_depth",

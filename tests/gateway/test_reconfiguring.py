@@ -48,6 +48,10 @@ class Site:
             self.applied.append(settings)
         return self.refuses
 
+    @property
+    def good(self) -> float:
+        return self.telemetry.gauges["stagedoor_last_reload_successful", ()]
+
     def outcomes(self) -> dict[str, int]:
         return {labels[0]: n for (name, labels), n in self.telemetry.counts.items() if name == RELOADS}
 
@@ -115,8 +119,10 @@ async def test_what_can_not_be_used_changes_nothing(tmp_path: Path) -> None:
         assert "mcpServers.a.command: must be text" in first
         assert "No such file" in second
         assert third == "worker 1: no"
+        assert site.good == 0.0
         site.refuses = ""
         await reload(site)
+        assert site.good == 1.0
         assert site.outcomes() == {"refused": 3, "reloaded": 1}
 
 
@@ -219,6 +225,28 @@ async def test_a_file_that_is_watched_counts_when_nobody_writes_it_any_more(
         site.file.touch()
         await trio.sleep(5 * LOOK)
         assert site.outcomes() == {"refused": 1, "reloaded": 1}
+
+
+async def test_what_is_in_force_is_told_to_be_so_when_it_stands_in_the_file_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
+) -> None:
+    """Who takes back what was refused has mended the file, and is told so."""
+    site = Site(tmp_path)
+
+    async def here(call: Any, *given: Any, **_: Any) -> Any:
+        await trio.lowlevel.checkpoint()
+        return call(*given)
+
+    monkeypatch.setattr(trio.to_thread, "run_sync", here)
+    text = site.file.read_text()
+    async with running(site, watch=True):
+        for n in (1, 2):
+            site.file.write_text("{")
+            await trio.sleep(5 * LOOK)
+            assert (site.outcomes()["refused"], site.good) == (n, 0.0)
+            site.file.write_text(text)
+            await trio.sleep(5 * LOOK)
+            assert (site.outcomes()["unchanged"], site.good) == (n, 1.0)
 
 
 async def test_secrets_are_watched_too(

@@ -154,10 +154,9 @@ CASES = [
     Case("StagedoorLimitsNotCounted", limited("closed", ONCE), 7, {**JOB, "outcome": "closed"}),
     Case("StagedoorLimitsNotCounted", limited("open", ONCE), 7, {**JOB, "outcome": "open"}),
     Case("StagedoorLimitsNotCounted", limited("refused", ONCE), 7, what="the store has said so"),
-    Case("StagedoorReloadRefused", {grows("stagedoor_reloads_total", ',outcome="refused"'): ONCE}, 7, REPLICA),
-    Case(
-        "StagedoorReloadRefused", {grows("stagedoor_reloads_total", ',outcome="reloaded"'): ONCE}, 7, what="it is used"
-    ),
+    Case("StagedoorReloadRefused", {grows("stagedoor_last_reload_successful"): "1x4 0x35"}, 5, REPLICA),
+    Case("StagedoorReloadRefused", {grows("stagedoor_last_reload_successful"): "1x4 0x35"}, 39, REPLICA),
+    Case("StagedoorReloadRefused", {grows("stagedoor_last_reload_successful"): "1x4 0x5 1x30"}, 12, what="mended"),
 ]
 
 

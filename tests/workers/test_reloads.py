@@ -97,7 +97,12 @@ class Site:
         self.told: list[dict[str, Any]] = []
         plan = Plan(2, ("none",), hello)
         self.supervisor = Supervisor(plan, self.log, self.reap, self.fresh, lambda **told: self.told.append(told))
-        self.reloads = Reloads(settings, self.log, RecordingTelemetry(), partial(reload, self.supervisor))
+        self.telemetry = RecordingTelemetry()
+        self.reloads = Reloads(settings, self.log, self.telemetry, partial(reload, self.supervisor))
+
+    @property
+    def good(self) -> float:
+        return self.telemetry.gauges["stagedoor_last_reload_successful", ()]
 
     async def reap(self, incarnation: str) -> None:
         raise AssertionError(incarnation)
@@ -239,6 +244,26 @@ async def test_a_reload_in_the_middle_of_a_rolling_restart_reaches_those_that_ru
         Puppet.made[2].ready.set()
         await until(lambda: site.log.events("rolling_restart_done"))
         assert site.in_force() == ["two", "two"]
+
+
+async def test_a_rolling_restart_tells_too_whether_the_file_could_be_used(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with run(site):
+        site.file.write_text("{")
+        site.supervisor.roll()
+        await until(lambda: site.log.events("configuration_refused"))
+        assert site.good == 0.0
+        site.write("two")
+        site.supervisor.roll()
+        await until(lambda: site.log.events("rolling_restart_done"))
+        assert site.good == 1.0
+        monkeypatch.setattr(module, "Worker", Late)
+        site.write("three")
+        site.supervisor.roll()
+        await until(lambda: command_of(Puppet.made[-1].begins_with) == "three")
+        Puppet.made[-1].dies.set()
+        await until(lambda: site.good == 0.0)
 
 
 async def test_a_restart_that_fails_takes_back_its_file_but_not_that_of_a_reload_since(
