@@ -251,8 +251,9 @@ def described(settings: Settings, base: str) -> "Described":
     """Our client at those who take a URL for one."""
     from gateway.oauth.grants import Described
 
-    url = settings.client_metadata_url or f"{base}/connect/client-metadata.json"
-    return Described(url, settings.client_keys, settings.client_key_algorithm)
+    ours = f"{base}/connect/client-metadata"
+    elsewhere, keys = settings.client_metadata_url, (settings.client_keys, settings.client_key_algorithm)
+    return Described(elsewhere, *keys) if elsewhere is not None else Described(f"{ours}.json", *keys, each=ours)
 
 
 def base_of(settings: Settings, listen: Address) -> str:

@@ -7,6 +7,7 @@ again.
 
 import hashlib
 import ipaddress
+import re
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -37,6 +38,9 @@ LONGEST_RIGHTS: Final = 1500
 """Bytes of the rights of who is there; a cookie may have 4096."""
 ASKING: Final = 4
 """Pages of one principal for which authorization servers are asked at one time; further ones wait."""
+CALLBACK: Final = "/connect/callback"
+"""Where answers to sign-ins come, or below."""
+_DESCRIBED: Final = re.compile(r"/connect/client-metadata(?:/([0-9a-f]{32}))?\.json")
 STATE: Final = 2048
 """Characters of a `state` that is looked at: that of a sign-in holds all that is to be known at its end."""
 HEADERS: Final = (
@@ -152,7 +156,7 @@ class Connect:
         self._gone = gone
         self._base = public_url
         self._described = described
-        self._document: bytes | None = None
+        self._document: Mapping[str, Any] | None = None
         """What describes our client, once somebody has asked for it."""
         self._login = login
         self._flows = flows
@@ -175,13 +179,14 @@ class Connect:
             request = replace(request, path=request.path.removeprefix(self._prefix))
         if request.path == pages.STYLE_PATH:
             return Page(200, pages.STYLE.encode(), HEADERS[1:4], "text/css; charset=utf-8")
-        if request.path == "/connect/client-metadata.json":
-            return self._client_metadata()
+        described = _DESCRIBED.fullmatch(request.path)
+        if described is not None:
+            return self._client_metadata(described[1])
         browser = self._seen_by_proxy(request, self._browser(request))
         try:
             if request.path in ("/connect", "/connect/"):
                 return await self._list(request, browser)
-            if request.path == "/connect/callback":
+            if request.path == CALLBACK or request.path.startswith(f"{CALLBACK}/"):
                 return await self._callback(request, browser)
             return await self._flow(request, browser, request.path.removeprefix("/connect/"))
         except AnsweredError as error:
@@ -196,10 +201,15 @@ class Connect:
             self._told.connect("failed", ip=request.peer, reason=error.reason)
             return self._page(400, "That did not work", pages.text(str(error)), self._all())
 
-    def _client_metadata(self) -> Page:
+    def _client_metadata(self, issuer: str | None) -> Page:
+        """What describes our client; `issuer`: to the one of this name alone."""
         if self._document is None:
-            self._document = msgspec.json.encode(self._described.document(f"{self._base}/connect/callback"))
-        return Page(200, self._document, (("Cache-Control", "max-age=300"),), "application/json")
+            self._document = self._described.document(f"{self._base}{CALLBACK}")
+        found = self._document
+        if issuer is not None and self._described.each:
+            at = {"client_id": self._described.at(issuer), "redirect_uris": [f"{self._base}{CALLBACK}/{issuer}"]}
+            found = {**found, **at}
+        return Page(200, msgspec.json.encode(found), (("Cache-Control", "max-age=300"),), "application/json")
 
     # Browsers
 
@@ -422,11 +432,11 @@ class Connect:
         state = answer.get("state", "")
         if request.method == "POST" or not 0 < len(state) <= STATE:
             raise OAuthError("bad_state", "this answer is of no sign-in that is under way: begin again")
-        if self._sign_in is not None and self._sign_in.is_its(state):
+        if self._sign_in is not None and self._sign_in.is_its(state) and request.path == CALLBACK:
             principal, rights, onward = await self._sign_in.finish(state, browser.nonce, answer)
             known = _known(browser, principal, rights)
             return self._onward(known, "Thank you", onward)
-        pending = await self._flows.take(state, browser.nonce)
+        pending = await self._flows.take(state, browser.nonce, self._base + request.path)
         principal_here = self._principal(request, browser, pending.principal)
         if principal_here != pending.principal:
             self._log.warning("connect_refused", backend=pending.backend, why="another principal")

@@ -5,6 +5,7 @@ server sends back is tied to it by `state`, which is known to nobody before the 
 browser in which he did (2026-07-28, elicitation, "Phishing"; security best practices, "Confused Deputy").
 """
 
+import hashlib
 import secrets
 from collections.abc import Awaitable, Callable
 from typing import Final
@@ -20,6 +21,7 @@ from gateway.oauth.discovery import Discovery, Provider
 from gateway.oauth.errors import ClientRefusedError, OAuthError, shown
 from gateway.oauth.grants import Client, Described, Tokens
 from gateway.oauth.known_issuers import KnownIssuers
+from gateway.oauth.metadata import AuthorizationServer
 from gateway.oauth.sources import configured_client
 from gateway.oauth.trust import checked, trusted_by
 from gateway.oauth.vault import Account, AccountKey, Vault, opened, shelf_key, there
@@ -145,7 +147,8 @@ class Flows:
         """The user has pressed *Connect* in this browser: the address at which he signs in. Raises OAuthError."""
         assert spec.auth is not None
         server, scopes = provider.server, self.scopes(flow, spec, provider)
-        client = await self._client(flow, spec, provider, scopes)
+        redirect_uri = self._redirect(spec, server)
+        client = await self._client(flow, spec, provider, redirect_uri, scopes)
         state, verifier = secrets.token_urlsafe(24), grants.verifier()
         pending = Pending(
             handle,
@@ -158,7 +161,7 @@ class Flows:
             server.token_endpoint,
             server.revocation_endpoint,
             verifier,
-            self._redirect_uri,
+            redirect_uri,
             provider.resource.resource,
             scopes,
             client,
@@ -169,7 +172,7 @@ class Flows:
         return grants.authorize_url(
             metadata.for_users(server),
             client_id=client.id,
-            redirect_uri=self._redirect_uri,
+            redirect_uri=redirect_uri,
             state=state,
             code_challenge=grants.challenge(verifier),
             scopes=scopes,
@@ -177,7 +180,19 @@ class Flows:
             more=dict(spec.auth.authorize),
         )
 
-    async def _client(self, flow: Flow, spec: BackendSpec, provider: Provider, scopes: tuple[str, ...]) -> Client:
+    def _redirect(self, spec: BackendSpec, server: AuthorizationServer) -> str:
+        """Where the answer of this authorization server comes to. One that does not name itself in its answers has a
+        place of its own: an answer of another one, which it may have sent the browser on to, comes elsewhere (RFC 9700,
+        section 4.4.2). What an operator has registered or described himself has the common one alone."""
+        assert spec.auth is not None
+        described = self._described
+        fixed = described is not None and not described.each and described.fits(server)
+        common = server.iss or fixed or spec.auth.client_id is not None
+        return self._redirect_uri if common else f"{self._redirect_uri}/{_digest(server.issuer)}"
+
+    async def _client(
+        self, flow: Flow, spec: BackendSpec, provider: Provider, redirect_uri: str, scopes: tuple[str, ...]
+    ) -> Client:
         """In the order of MCP ("Client Registration Approaches"): one that the operator has, a URL, or one that is
         registered now and then kept."""
         configured = await configured_client(self._vault, spec, flow.url, provider)
@@ -185,24 +200,25 @@ class Flows:
             return configured
         server = provider.server
         if self._described is not None and self._described.fits(server):
-            return Client(self._described.url)
+            common = redirect_uri == self._redirect_uri
+            return Client(self._described.url if common else self._described.at(_digest(server.issuer)))
         if server.registration_endpoint is None:
             raise OAuthError(
                 "no_client",
                 f"{shown(server.issuer)} takes no new clients: its operator has to configure `auth.clientId`",
             )
-        place = (spec.name, flow.url, server.issuer, self._redirect_uri)
+        place = (spec.name, flow.url, server.issuer, redirect_uri)
         known = await self._vault.client(*place)
         if known is not None and (known.expires is None or known.expires > self._wall() + LIVES):
             return known
-        client = await self._discovery.register(provider, self._redirect_uri, scopes)
+        client = await self._discovery.register(provider, redirect_uri, scopes)
         await self._vault.keep_client(*place, client)
         return client
 
     # And back
 
-    async def take(self, state: str, browser: str) -> Pending:
-        """What this callback belongs to: it is good once, and in one browser. Raises OAuthError."""
+    async def take(self, state: str, browser: str, where: str) -> Pending:
+        """What this callback belongs to: it is good once, in one browser and at one address. Raises OAuthError."""
         key = shelf_key("state", state)
         found = there(await self._shelf.take(key))
         plain = self._open(key, found)
@@ -213,6 +229,8 @@ class Flows:
         pending = msgspec.json.decode(plain, type=Pending)
         if not browser or not secrets.compare_digest(pending.browser, browser):
             raise OAuthError("other_browser", "this answer is for another browser: begin again in this one")
+        if pending.redirect_uri != where:
+            raise grants.wrong_issuer()
         return pending
 
     async def redeem(self, pending: Pending, spec: BackendSpec, answer: dict[str, str]) -> None:
@@ -302,3 +320,7 @@ class Flows:
 
     def _open(self, key: str, found: Shelved | None) -> bytes | None:
         return opened(self._sealer, found, b"flow " + key.encode())
+
+
+def _digest(issuer: str) -> str:
+    return hashlib.sha256(issuer.encode()).hexdigest()[:32]

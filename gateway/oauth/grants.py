@@ -40,11 +40,21 @@ class Client:
 class Described:
     """The client that a document of ours describes, whose address is its id (Client ID Metadata Documents). It
     authenticates by the first of its private `keys`, and others know it by all of them; without any, by its address
-    alone."""
+    alone. `each`: below there it has an address for each issuer that must have its own; "": it is the operator's
+    document, and has one."""
 
     url: str
     keys: tuple[str, ...] = field(default=(), repr=False)
     algorithm: str = "ES256"
+    each: str = ""
+
+    def at(self, name: str) -> str:
+        """Its address for one issuer alone, by a name for that."""
+        return f"{self.each}/{name}.json"
+
+    def known_by(self, id: str) -> bool:
+        """Whether this is one of its addresses."""
+        return id == self.url or (self.each != "" and id.startswith(f"{self.each}/"))
 
     def fits(self, server: AuthorizationServer) -> bool:
         """Whether this authorization server takes such a client, as far as it says."""
@@ -53,15 +63,15 @@ class Described:
     def now(self, client: Client) -> Client:
         """This client as it authenticates now, if it is this one: whoever has signed in may have done so before it had
         a key, or with another one."""
-        if client.id != self.url:
+        if not self.known_by(client.id):
             return client
         if not self.keys:
-            return Client(self.url)
-        return Client(self.url, "private_key_jwt", key=self.keys[0], algorithm=self.algorithm, named=True)
+            return Client(client.id)
+        return Client(client.id, "private_key_jwt", key=self.keys[0], algorithm=self.algorithm, named=True)
 
     def signs(self, client: Client) -> bool:
         """Whether it is this one, and has a key that could be wrong."""
-        return bool(self.keys) and client.id == self.url
+        return bool(self.keys) and self.known_by(client.id)
 
     def document(self, redirect_uri: str) -> dict[str, Any]:
         """What is to be had at its address."""
@@ -223,7 +233,12 @@ def check_iss(issuer: str, advertised: bool, iss: str | None) -> None:
     if iss is None and not advertised:
         return
     if iss != issuer:
-        raise OAuthError("wrong_issuer", "the answer is not of the authorization server that was asked")
+        raise wrong_issuer()
+
+
+def wrong_issuer() -> OAuthError:
+    """An answer that another one may have given."""
+    return OAuthError("wrong_issuer", "the answer is not of the authorization server that was asked")
 
 
 # Tokens --------------------------------------------------------------------------------------------------------

@@ -8,9 +8,10 @@ import re
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from html import unescape
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import pytest
 import trio
@@ -276,6 +277,38 @@ async def test_8_nobody_is_sent_to_a_known_issuer_for_the_tokens_of_another(
             assert "0;url=" not in pressed
             assert honest.codes == {}
             assert hostile.counts["/token"] == hostile.counts["/register"] == 0
+
+
+@pytest.mark.parametrize("client", ["configured", "registered"])
+async def test_8_a_browser_that_is_sent_on_to_an_honest_issuer_brings_its_code_to_nobody_else(
+    client: str, tmp_path: Path, stores: tuple[Any, Any]
+) -> None:
+    """The mix-up of RFC 9700, section 4.4: the hostile server has a sign-in of its own, which sends the browser on to
+    the honest one as the gateway's client there. Neither names itself in its answers."""
+    async with open_oauth_world(iss=False) as honest, open_oauth_world(iss=False) as hostile:
+        configuration = configured(hostile)
+        auth = {"mode": "user", "clientId": "gw", "clientSecret": "gw secret", "issuer": honest.origin}
+        registered = {"mode": "user"}
+        configuration["mcpServers"]["h"] = {"url": honest.url, "auth": auth if client == "configured" else registered}
+        async with open_authorized(configuration, tmp_path, store=stores[0]) as gateway:
+            ann = Browser(gateway, honest, "ann")
+            await ann.press("/connect", await ann.open("/connect"), token=TOKENS["ann"])
+
+            async def sent_on(server: str) -> str:
+                page = await ann.press("/connect", await ann.open("/connect"), backend=server, action="connect")
+                (url,) = re.findall(r'content="0;url=([^"]*)"', page)
+                return await ann.press(url, await ann.open(url))
+
+            assert "is connected" in await ann.come_back(await sent_on("h"))
+            ours = next(asked.query for asked in honest.asked if asked.path == "/authorize")
+            (onward,) = re.findall(r'content="0;url=([^"]*)"', await sent_on("a"))
+            sent = dict(parse_qsl(urlsplit(unescape(onward)).query))
+            sent |= {"client_id": ours["client_id"], "redirect_uri": ours["redirect_uri"]}
+            back = await ann.sign_in(f'content="0;url={honest.origin}/authorize?{urlencode(sent)}"')
+            assert "not of the authorization server that was asked" in await ann.open(back)
+            assert hostile.counts["/token"] == 0
+            ann.world = hostile
+            assert "is connected" in await ann.come_back(await sent_on("a")), "by itself it may give accounts"
 
 
 @pytest.mark.parametrize("named", ["gateway", "server", "its metadata"])

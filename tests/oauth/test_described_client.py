@@ -98,6 +98,33 @@ async def test_users_sign_in_to_its_pages_by_that_key(tmp_path: Path) -> None:
             assert jwt.get_unverified_header(asked.form["client_assertion"])["alg"] == "ES256"
 
 
+async def test_an_issuer_that_does_not_name_itself_has_a_document_and_a_callback_of_its_own(tmp_path: Path) -> None:
+    """So that no answer of it is taken for that of another one (RFC 9700, section 4.4.2)."""
+    async with open_oauth_world(cimd=True, dcr=False, iss=False) as world:
+        settings = configured(world)
+        settings["gateway"] |= {"publicUrl": "https://mcp.test", "clientKeys": [ONE]}
+        async with open_authorized(settings, tmp_path) as gateway:
+            document_only(world)
+            browser = Browser(gateway, world, "ann")
+            url = await flow_of(gateway, "ann")
+            await browser.press(url, await browser.open(url), token=TOKENS["ann"])
+            back = await browser.sign_in(await browser.press(url, await browser.open(url)))
+            (asked,) = (asked.query for asked in world.asked if asked.path == "/authorize")
+            document = json.loads(await browser.open(asked["client_id"]))
+            assert document["client_id"] == asked["client_id"] != "https://mcp.test/connect/client-metadata.json"
+            assert document["redirect_uris"] == [asked["redirect_uri"]] != ["https://mcp.test/connect/callback"]
+            world.public_keys[asked["client_id"]] = jwt.PyJWK(document["jwks"]["keys"][0]).key
+            assert "is connected" in await browser.open(back)
+            world.forget_tokens()
+            client = gateway.legacy(token=TOKENS["ann"])
+            await client.connect()
+            assert user_of(await client.call("a__whoami")) == "ann"
+            assert world.counts["refreshed"] == 1
+            other = json.loads(await browser.open("/connect/client-metadata.json"))
+            assert other["redirect_uris"] == ["https://mcp.test/connect/callback"]
+            assert (await browser.open("/connect/client-metadata/x.json")).count("This link is over") == 1
+
+
 async def test_where_it_can_not_sign_another_client_is_registered(tmp_path: Path) -> None:
     async with open_oauth_world(cimd=True) as world, opened(world, tmp_path, ONE) as gateway:
         assert "is connected" in await Browser(gateway, world, "ann").connect(await flow_of(gateway, "ann"))
