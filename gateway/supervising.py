@@ -225,8 +225,8 @@ async def _attend(
     counted = [0]
 
     def readiness() -> Readiness:
-        states = {worker.pid: None if worker.silent else worker.state for worker in supervisor.workers}
-        ready, degraded, details = overview.readiness(states, settings.workers)
+        workers = [(_known(worker), None if worker.silent else worker.state) for worker in supervisor.workers]
+        ready, degraded, details = overview.readiness(workers, settings.workers)
         return Readiness(ready and not supervisor.stopping.is_set(), degraded, details)
 
     app = admin_app(
@@ -240,6 +240,11 @@ async def _attend(
     )
     config = ServeConfig(stop=1.0, connections=descriptors.ADMIN_CONNECTIONS)
     await serve(app, admin, config, stop=trio.Event(), log=log, connections=connections)
+
+
+def _known(worker: Worker) -> dict[str, str | int]:
+    """What is known of it without its word; it is in the log by the same number."""
+    return {"worker": worker.place, "pid": worker.pid, "state": _state(worker)}
 
 
 def _state(worker: Worker) -> str:

@@ -136,22 +136,25 @@ def _rank(entry: Mapping[str, Any]) -> int:
     return _WORST.index(status) if status in _WORST else 0
 
 
-def readiness(states: Mapping[int, State | None], wanted: int) -> tuple[bool, bool, dict[str, Any]]:
-    """Whether one of the workers, which are given by process id, is ready; whether that is less than all there should
-    be; and what each says."""
-    ready = [state for state in states.values() if state is not None and state.ready]
+def readiness(
+    workers: Sequence[tuple[Mapping[str, Any], State | None]], wanted: int
+) -> tuple[bool, bool, dict[str, Any]]:
+    """Whether one of the workers is ready; whether that is less than all there should be; and what each says, after
+    what is known of it."""
+    states = [state for _, state in workers if state is not None]
+    ready = [state for state in states if state.ready]
     degraded = len(ready) < wanted or any(state.degraded for state in ready)
     details = [
-        {"pid": pid, "ready": False}
+        {**known, "ready": False}
         if state is None
         else {
-            "pid": pid,
+            **known,
             "ready": state.ready,
             "degraded": state.degraded,
             "incarnation": state.incarnation,
             **state.details,
         }
-        for pid, state in states.items()
+        for known, state in workers
     ]
-    sessions = sum(int(state.details.get("sessions", 0)) for state in states.values() if state is not None)
+    sessions = sum(int(state.details.get("sessions", 0)) for state in states)
     return bool(ready), degraded, {"sessions": sessions, "workers": details}

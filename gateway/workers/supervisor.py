@@ -214,7 +214,7 @@ class Supervisor:
         if worker.draining:
             if status and self.stopping.is_set():
                 self._status = self._status or 1
-            self._log.info("worker_ended", worker=worker.pid, status=status)
+            self._log.info("worker_ended", worker=worker.place, pid=worker.pid, status=status)
             return
         self.deaths += 1
         why = f"signal {-status}" if status < 0 else f"status {status}"
@@ -233,7 +233,7 @@ class Supervisor:
 
     def _give_up(self, worker: Worker, status: int) -> None:
         """None was ever ready: whatever the reason is, the next one would meet it too."""
-        self._log.error("worker_failed", worker=worker.pid, status=status)
+        self._log.error("worker_failed", worker=worker.place, pid=worker.pid, status=status)
         self._status = self._status or (status if status > 0 else 1)
         self.stopping.set()
         for other in self._workers:
@@ -241,7 +241,8 @@ class Supervisor:
 
     async def _restart(self, worker: Worker, status: int) -> None:
         delay = self._backoffs[worker.place].after(worker.lived)
-        self._log.error("worker_died", worker=worker.pid, status=status, lived=round(worker.lived, 1), restart_in=delay)
+        how = {"status": status, "lived": round(worker.lived, 1), "restart_in": delay}
+        self._log.error("worker_died", worker=worker.place, pid=worker.pid, **how)
         with trio.move_on_after(delay):
             await self.stopping.wait()
         if self._places[worker.place] is worker and not self.stopping.is_set():
@@ -271,7 +272,8 @@ class Supervisor:
             await fresh.ready.wait()
             if fresh.ended.is_set() or self.stopping.is_set():
                 take_back()
-                self._log.error("rolling_restart_failed", worker=fresh.pid, hint="the workers that run go on")
+                hint = "the workers that run go on"
+                self._log.error("rolling_restart_failed", worker=place, pid=fresh.pid, hint=hint)
                 return False
             former, self._places[place] = self._places[place], fresh
             if former is not None and not former.ended.is_set():

@@ -265,6 +265,8 @@ def test_the_supervisor_takes_no_client_and_is_not_ready_without_a_worker(site: 
     with socket.create_connection((where.hostname, where.port), PATIENCE) as client:
         client.sendall(b"GET /healthz HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n")
         until(lambda: json.loads(site.admin("/readyz", 503))["workers"] and not site.workers())
+        states = [(one["worker"], one["state"]) for one in json.loads(site.admin("/readyz", 503))["workers"]]
+        assert states == [(0, "silent"), (1, "silent")]
         assert not accepted(where.port or 0, client.getsockname()[1])
         for worker in workers:
             os.kill(worker, signal.SIGCONT)

@@ -173,13 +173,17 @@ def test_the_page_has_the_sums_and_the_processes():
 
 def test_it_is_ready_with_one_worker_and_degraded_with_fewer_than_there_should_be():
     up, down = State(ready=True, details={"sessions": 2}), State(ready=False, details={"sessions": 1})
-    assert readiness({1: up, 2: up}, 2)[:2] == (True, False)
-    assert readiness({1: up, 2: down}, 2)[:2] == (True, True)
-    assert readiness({1: up, 2: up, 3: down}, 2)[:2] == (True, False), "a replaced worker drains beside them"
-    assert readiness({1: up, 2: State(ready=True, degraded=True)}, 2)[:2] == (True, True)
-    assert readiness({1: down, 2: None}, 2)[:2] == (False, True)
-    assert readiness({}, 2) == (False, True, {"sessions": 0, "workers": []})
-    details = readiness({1: up, 2: None}, 2)[2]
+
+    def say(*states: State | None) -> tuple[bool, bool, dict[str, Any]]:
+        return readiness([({"pid": pid}, state) for pid, state in enumerate(states, 1)], 2)
+
+    assert say(up, up)[:2] == (True, False)
+    assert say(up, down)[:2] == (True, True)
+    assert say(up, up, down)[:2] == (True, False), "a replaced worker drains beside them"
+    assert say(up, State(ready=True, degraded=True))[:2] == (True, True)
+    assert say(down, None)[:2] == (False, True)
+    assert say() == (False, True, {"sessions": 0, "workers": []})
+    details = say(up, None)[2]
     assert details["sessions"] == 2
     assert [one["pid"] for one in details["workers"]] == [1, 2]
 

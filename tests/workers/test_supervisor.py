@@ -143,8 +143,9 @@ async def test_a_killed_worker_is_replaced_at_once_and_its_counters_stay() -> No
         await site.ask()
         await site.supervisor.look()
         assert site.counted() == 21
-    assert site.log.of("worker_died")[0]["restart_in"] == 0
-    assert site.log.of("worker_died")[0]["status"] == -signal.SIGKILL
+    (died,) = site.log.of("worker_died")
+    assert (died["worker"], died["pid"]) == (victim.place, victim.pid), "by the number that its own lines have"
+    assert (died["restart_in"], died["status"]) == (0, -signal.SIGKILL)
     assert site.reaped == [f"of-{victim.pid}"], "of those that drained, nobody's lease is ended"
     assert site.supervisor.deaths == 1
 
