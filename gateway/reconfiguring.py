@@ -216,10 +216,10 @@ class Reloads:
 
         exit = await boundary(read)
         if exit.error is None and found:
-            unguarded = self._unguarded(found[0])
-            if unguarded:
-                self._refuse(unguarded)
-            return None if unguarded else found[0]
+            refused = self._unguarded(found[0]) or found[0].unreadable
+            if refused:
+                self._refuse(refused)
+            return None if refused else found[0]
         if exit.error is None:
             return None
         told = isinstance(exit.error, ConfigError)

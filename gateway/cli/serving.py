@@ -102,7 +102,7 @@ def serve(
         raise click.UsageError("--listen and --admin are the same address: the two are separate listeners")
     if anonymous:
         settings = _for_anybody(settings)
-    for refused in (settings.unshared, settings.unguarded):
+    for refused in (settings.unshared, settings.unguarded, settings.unreadable):
         if refused:
             raise click.UsageError(refused)
     if settings.workers > 1 and settings.reload:

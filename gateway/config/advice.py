@@ -101,6 +101,8 @@ def _exposed(loaded: Loaded) -> Iterator[Problem]:
         yield Problem("bearer tokens travel in clear: set `tls`, or put something in front that does TLS", path)
     if settings.public_url.endswith("/mcp"):
         yield Problem("clients are told …/mcp/mcp: leave `/mcp` out", ("gateway", "publicUrl"))
+    if settings.unreadable:
+        yield Problem(settings.unreadable, ("gateway", "tls"))
     if not settings.admin.loopback:
         yield Problem("others can reach the admin listener, which asks for no token", ("gateway", "admin"))
     pinned = any(spec.pins is not None for spec in settings.table.backends.values())

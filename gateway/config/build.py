@@ -494,10 +494,10 @@ class Builder:
         section = self.file.gateway.tls
         if section is None:
             return None
-        from gateway.config.certificates import tls_fault  # where there is TLS
+        from gateway.config.certificates import is_missing, tls_fault  # where there is TLS
 
         cert, key = self._file(section.cert), self._file(section.key)
-        missing = [name for name, file in (("cert", cert), ("key", key)) if not file.is_file()]
+        missing = [name for name, file in (("cert", cert), ("key", key)) if is_missing(file)]
         for name in missing:
             self._add(("gateway", "tls", name), "there is no such file")
         if not missing and (fault := tls_fault(cert, key)) is not None:

@@ -1,6 +1,7 @@
 """What a configuration comes to: frozen values with all defaults filled in, ready for composition."""
 
 import ipaddress
+import os
 import re
 import signal
 from collections.abc import Mapping
@@ -247,6 +248,14 @@ class Settings:
         )
 
     @property
+    def unreadable(self) -> str:
+        """Which files of `tls` whoever runs this process can't read, though who serves must; else empty. Who only looks
+        at a configuration need not."""
+        files = (self.tls.cert, self.tls.key) if self.tls is not None else ()
+        closed = " and ".join(str(file) for file in files if not _readable(file))
+        return f"{_running_user()} can't read {closed}: the user that serves must be able to" if closed else ""
+
+    @property
     def secrets(self) -> tuple[str, ...]:
         """Every credential in the configuration, so that logs can leave them out wherever they turn up.
 
@@ -271,3 +280,17 @@ class Settings:
             found += [part for _, value in self.traces.headers for part in (value, value.split(" ")[-1])]
             found += [unquote(urlsplit(self.traces.endpoint or "").password or "")]
         return tuple(filter(None, found))
+
+
+def _readable(file: Path) -> bool:
+    return os.access(file, os.R_OK, effective_ids=os.access in os.supports_effective_ids)
+
+
+def _running_user() -> str:
+    """By name, where the system has one."""
+    try:
+        import pwd  # not every system has it
+
+        return f"the user {pwd.getpwuid(os.geteuid()).pw_name}"
+    except (ImportError, KeyError):
+        return "the user that runs this"

@@ -20,6 +20,7 @@ from gateway.config.changes import digests
 from gateway.observability.lag import Lag
 from gateway.reconfiguring import LOOK, Reloads, put_in_force, same_natives
 from gateway.roles import Alone
+from tests.support.certificates import Authority
 from tests.support.harness import RecordingLog, RecordingTelemetry
 
 RELOADS = "stagedoor_reloads_total"
@@ -159,6 +160,19 @@ async def test_pages_that_believe_whoever_opens_them_are_opened_to_nobody_else(t
         assert (site.outcomes(), site.applied) == ({"refused": 1}, [])
         (told,) = site.log.events("configuration_refused")
         assert "its pages for accounts believe whoever opens a link" in told["error"]
+
+
+async def test_what_could_not_be_served_after_a_restart_is_not_put_in_force(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    issued = Authority(tmp_path).issue("gateway")
+    monkeypatch.setattr("gateway.config.settings._readable", lambda file: file != issued.key)
+    async with running(Site(tmp_path)) as site:
+        site.write({"tls": {"cert": str(issued.certificate), "key": str(issued.key)}})
+        await reload(site)
+        assert (site.outcomes(), site.applied) == ({"refused": 1}, [])
+        (told,) = site.log.events("configuration_refused")
+        assert f"can't read {issued.key}" in told["error"]
 
 
 async def test_a_module_that_fails_when_it_is_imported_is_a_bad_file_too(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 import errno
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import click
@@ -9,6 +10,7 @@ from click.testing import Result
 
 from gateway.cli.client import ServeFailedError
 from gateway.config import Address
+from tests.support.certificates import Authority
 
 ONE = '{"mcpServers": {"fx": {"command": "sh"}}, "gateway": {"listen": "127.0.0.1:7000"}}'
 
@@ -143,6 +145,23 @@ def test_it_serves_anybody_from_elsewhere_only_where_that_is_said(
     assert bool(composition.ran) is served
     assert result.exit_code == (0 if served else 2)
     assert served or "anybody could use the servers" in result.stderr
+
+
+def test_who_can_not_read_the_key_of_the_certificate_may_check_and_can_not_serve(
+    stagedoor: Callable[..., Result],
+    composition: Any,
+    file: Callable[[str], str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    issued = Authority(tmp_path).issue("gateway")
+    tls = {"cert": str(issued.certificate), "key": str(issued.key)}
+    text = json.dumps({"mcpServers": {"a": {"command": "true"}}, "gateway": {"tls": tls}})
+    monkeypatch.setattr("gateway.config.settings._readable", lambda file: file != issued.key)
+    checked, served = stagedoor("check", file(text)), stagedoor("serve", file(text))
+    said = f"can't read {issued.key}: the user that serves must be able to"
+    assert (checked.exit_code, "warning: " in checked.stderr, said in checked.stderr) == (0, True, True)
+    assert (served.exit_code, said in served.stderr, composition.ran) == (2, True, [])
 
 
 PROXY = '{"gateway": {"listen": "unix:/run/x", "auth": {"browser": {"mode": "proxy", "header": "X", "from": ["::1"]}}}}'

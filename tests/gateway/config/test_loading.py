@@ -1,8 +1,12 @@
 import json
+import os
+import pwd
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -24,7 +28,7 @@ from actors.protocol.table import (
     StdioTarget,
     WebSocketTarget,
 )
-from gateway.config import Address, Auth, ConfigError, LogSettings, Problem, Settings, import_object, load
+from gateway.config import Address, Auth, ConfigError, LogSettings, Problem, Settings, advice, import_object, load
 from gateway.config.sections import PLACES
 from gateway.native import Server
 from gateway.native.demo import server as demo
@@ -561,6 +565,45 @@ def test_tls_files_must_hold_what_they_are_named_for(
     (tmp_path / "empty").touch()
     found = problem(json.dumps({"gateway": {"tls": {"cert": cert, "key": key}}}))
     assert (found.field, found.message) == (f"gateway.tls.{field}", said)
+
+
+@contextmanager
+def as_an_operator() -> Iterator[None]:
+    """As somebody whom files of mode 0600 are closed to."""
+    was = os.geteuid()
+    if was == 0:
+        os.seteuid(pwd.getpwnam("nobody").pw_uid)
+    try:
+        yield
+    finally:
+        os.seteuid(was)
+
+
+@pytest.mark.parametrize("closed", ["key", "folder"])
+def test_who_may_not_read_the_key_is_told_so_and_may_look_at_the_rest(closed: str) -> None:
+    with TemporaryDirectory() as place:  # its folder is open, which pytest's is not
+        folder = Path(place)
+        (folder / "tls").mkdir()
+        issued = Authority(folder / "tls").issue("gateway")
+        file = folder / "stagedoor.json"
+        tls = {"cert": str(issued.certificate), "key": str(issued.key)}
+        file.write_text(json.dumps({"mcpServers": {"a": {"command": "a"}}, "gateway": {"tls": tls}}))
+        for path in (folder, folder / "tls", file, issued.certificate):
+            path.chmod(0o755)
+        issued.key.chmod(0)
+        if closed == "folder":
+            (folder / "tls").chmod(0)
+        with as_an_operator():
+            loaded = load(file)
+            said = [str(problem) for problem in advice(loaded) if problem.path == ("gateway", "tls")]
+            which = str(issued.key) if closed == "key" else f"{issued.certificate} and {issued.key}"
+            assert loaded.settings.unreadable.endswith(f" can't read {which}: the user that serves must be able to")
+            assert [loaded.settings.unreadable in one for one in said] == [True]
+            assert loaded.settings.unreadable.startswith(f"the user {pwd.getpwuid(os.geteuid()).pw_name} can't")
+        (folder / "tls").chmod(0o755)
+        issued.certificate.write_text("no certificate")
+        with as_an_operator(), pytest.raises(ConfigError, match=r"gateway\.tls\.cert: holds no certificate in PEM"):
+            load(file)
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "文件", "my файлы", "a" * 65])
