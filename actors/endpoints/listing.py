@@ -26,7 +26,7 @@ from actors.protocol.methods import CHANGED, METHODS
 from actors.protocol.naming import Names, Uris, build_names, build_uris
 from actors.protocol.steady import Items, steady
 from actors.protocol.subjects import LISTED
-from actors.protocol.table import Table
+from actors.protocol.table import BackendSpec, Table
 from actors.protocol.transport import UNAUTHORIZED
 from actors.runtime import EMPTY_SET, EMPTY_TABLE, put, without
 from actors.upstreams.messages import UpstreamOutcome
@@ -36,6 +36,8 @@ TOOLS, PROMPTS = "tools/list", "prompts/list"
 RESOURCES, TEMPLATES = "resources/list", "resources/templates/list"
 LONGEST_KEY = 256
 """Characters of a key by capabilities; a longer one is hashed."""
+LONG = 512
+"""Items of a list about which rules are not asked twice."""
 LOOK_WITHIN = 10.0
 """Seconds that a call waits for the lists on which its name may be."""
 
@@ -503,11 +505,26 @@ class Listing:
         if spec is not None and spec.pins is not None and backend in self._stands_for and method == TOOLS:
             spec = replace(spec, pins=None)  # the tool is ours
         if spec is not None and self._endpoint.guard.hides(spec, kind):
-            items = tuple(self._endpoint.guard.visible(spec, kind, items, NAMED_BY[method], whole=True))
+            items = self._allowed(spec, method, view)
         if method != TOOLS:
             return items
         shared = spec is not None and spec.common
         return self._source.visible(backend, map(tasks.untasked, items) if shared else items, view.items)
+
+    def _allowed(self, spec: BackendSpec, method: str, view: View) -> Items:
+        """What of a list may be seen. Of a long one that is found out once for the tables, the merged list, and all who
+        see the same; what pins make of it depends on more than is asked here."""
+        endpoint = self._endpoint
+
+        def make() -> Items:
+            return tuple(endpoint.guard.visible(spec, LISTED[method], view.items, NAMED_BY[method], whole=True))
+
+        if len(view.items) < LONG or spec.pins is not None:
+            return make()
+        key = ("allowed", endpoint.services.table.value.digest, endpoint.guard.key, method, spec.name, view.version)
+        value = endpoint.tree.memo.get(key, make, [view.items])
+        assert isinstance(value, tuple)
+        return value
 
     def _view(self, method: str, backend: str) -> View | None:
         return self.views.get(method, {}).get(backend)

@@ -5,8 +5,8 @@ all that the other does: what a rule can ever match is known without a list of n
 """
 
 import re
-from collections.abc import Callable, Iterable
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Iterator
+from functools import cached_property, lru_cache
 from typing import Final, NamedTuple
 
 EXPRESSION: Final = re.compile(r"\{[^{}]*\}")
@@ -46,26 +46,72 @@ MARK: Final = "\ud800"
 Token = Set | None
 
 
-class Glob(NamedTuple):
-    """One pattern. Two of the same text are equal. `marked`, of a template: its text with a MARK for each `*`."""
+class Glob:
+    """One pattern. `text` is how it is written, `read_as` what counts of it. `marked`, of a template: its text with a
+    MARK for each `*`. What follows from these is found out when it is asked for first."""
 
-    text: str
-    tokens: tuple[Token, ...]
-    marked: str | None = None
+    def __init__(self, text: str, read_as: str | None = None, marked: str | None = None) -> None:
+        self.text = text
+        self.read_as = text if read_as is None else read_as
+        self.marked = marked
+
+    def __repr__(self) -> str:
+        return f"<Glob {self.text!r}>"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Glob):
+            return NotImplemented
+        return (self.text, self.read_as, self.marked) == (other.text, other.read_as, other.marked)
+
+    def __hash__(self) -> int:
+        return hash(self.text)
 
     def matches(self, text: str) -> bool:
         """Whether the whole of a text fits."""
-        return _regex(self).fullmatch(text) is not None
+        return self._regex.fullmatch(text) is not None
 
-    @property
+    @cached_property
+    def tokens(self) -> tuple[Token, ...]:
+        """What it is made of; no two MANY stand together."""
+        return _tokens(self.read_as) if self.marked is None else tuple(map(_token, self.marked))
+
+    @cached_property
     def literal(self) -> bool:
         """Whether one text alone fits."""
         return all(token is not None and _single(token) for token in self.tokens)
+
+    @cached_property
+    def ends(self) -> tuple[tuple[Set, ...], tuple[Set, ...]] | None:
+        """The characters before its first `*`, and those after its last one, backwards; None: it has none."""
+        if self.marked is not None:
+            parts = self.marked.split(MARK)
+            return (_characters(parts[0]), _characters(parts[-1][::-1])) if len(parts) > 1 else None
+        if MANY not in self.tokens:
+            return None
+        return tuple(_until_many(self.tokens)), tuple(_until_many(reversed(self.tokens)))
+
+    @cached_property
+    def dead(self) -> bool:
+        """Whether nothing fits."""
+        return self.marked is None and not all(token is MANY or token.some for token in self.tokens)
+
+    @cached_property
+    def _regex(self) -> re.Pattern[str]:
+        return _expression(self, _class)
+
+    @cached_property
+    def covering(self) -> re.Pattern[str]:
+        """Of templates that it covers: only a `*` lets a MARK through."""
+        return _expression(self, lambda token: f"(?!{MARK}){_class(token)}")
 
 
 @lru_cache(4096)
 def glob(text: str) -> Glob:
     """The pattern that is written so."""
+    return Glob(text)
+
+
+def _tokens(text: str) -> tuple[Token, ...]:
     tokens: list[Token] = []
     at = 0
     while at < len(text):
@@ -81,7 +127,22 @@ def glob(text: str) -> Glob:
             at = end + 1
         else:
             tokens.append(_only(character))
-    return Glob(text, tuple(tokens))
+    return tuple(tokens)
+
+
+def _token(character: str) -> Token:
+    return MANY if character == MARK else _only(character)
+
+
+def _characters(text: str) -> tuple[Set, ...]:
+    return tuple(map(_only, text))
+
+
+def _until_many(tokens: Iterable[Token]) -> Iterator[Set]:
+    for token in tokens:
+        if token is None:
+            return
+        yield token
 
 
 def shortened(text: str) -> str:
@@ -97,19 +158,19 @@ def template(text: str) -> Glob | None:
 
 @lru_cache(512)
 def _template(text: str) -> Glob:
-    literals = EXPRESSION.split(text)
-    tokens: list[Token] = [_only(character) for character in literals[0]]
-    for literal in literals[1:]:
-        if not tokens or tokens[-1] is not MANY:
-            tokens.append(MANY)
-        tokens += map(_only, literal)
-    return Glob(text, tuple(tokens), _MARKS.sub(MARK, EXPRESSION.sub(MARK, text)))
+    marked = EXPRESSION.sub(MARK, text)
+    return Glob(text, marked=_MARKS.sub(MARK, marked) if MARK * 2 in marked else marked)
 
 
 def meets(one: Glob, other: Glob) -> bool:
     """Whether some text fits both."""
-    if not all(token is MANY or token.some for token in other.tokens):
+    if one.dead or other.dead:
         return False
+    if one.ends is not None and other.ends is not None:
+        # Between their ends all that either wants can follow upon all that the other does.
+        return all(map(_share, one.ends[0], other.ends[0])) and all(map(_share, one.ends[1], other.ends[1]))
+    if other.marked is not None and other.ends is None:
+        return one.matches(other.marked)  # one text
     walk = _Walk(one, _share)
     for token in other.tokens:
         if not walk.reached or walk.takes_all:
@@ -125,7 +186,7 @@ def covers(wide: Glob, narrow: Glob) -> bool:
     """Whether all that fits the narrow one fits the wide one, as far as that can be seen: each token of the narrow one
     is taken for a character that only a `*` or what holds all of it lets through."""
     if narrow.marked is not None:  # as many as any server may have on its list
-        return _covering(wide).fullmatch(narrow.marked) is not None
+        return wide.covering.fullmatch(narrow.marked) is not None
     walk = _Walk(wide, _within)
     for token in narrow.tokens:
         if not walk.reached or walk.takes_all:
@@ -191,6 +252,8 @@ def _single(token: Set) -> bool:
 
 def _share(a: Set, b: Set) -> bool:
     """Whether two sets have a character in common. Of two that leave something out, nearly all is left."""
+    if a is b:
+        return True  # nothing is compared that no character is of
     if a.out and b.out:
         return True
     if a.out:
@@ -249,17 +312,6 @@ def _set(inside: str) -> Set:
         if low <= high:
             ranges.append((low, high))
     return Set(tuple(ranges), out)
-
-
-@lru_cache(4096)
-def _regex(pattern: Glob) -> re.Pattern[str]:
-    return _expression(pattern, _class)
-
-
-@lru_cache(1024)
-def _covering(pattern: Glob) -> re.Pattern[str]:
-    """Of templates that it covers: only a `*` lets a MARK through."""
-    return _expression(pattern, lambda token: f"(?!{MARK}){_class(token)}")
 
 
 def _expression(pattern: Glob, class_of: Callable[[Set], str]) -> re.Pattern[str]:

@@ -108,7 +108,7 @@ def item(text: str) -> Item:
         raise ValueError("must be SERVER:NAME, prompt:SERVER:NAME or resource:SERVER:URI; * stands for any text")
     if kind == "resource":
         name = uris.small_scheme(name)
-        return Item(kind, glob(backend), Glob(name, glob(uris.pattern(name)).tokens))
+        return Item(kind, glob(backend), Glob(name, uris.pattern(name)))
     return Item(kind, glob(backend), glob(name))
 
 
@@ -251,6 +251,7 @@ class Facts(NamedTuple):
 
 
 NOTHING: Final = Facts()
+_Decided: TypeAlias = list[tuple[Item, Decision]]
 
 
 class Ruleset:
@@ -259,6 +260,7 @@ class Ruleset:
     `metered`: whether that is said of endpoints."""
 
     __slots__ = (
+        "_about_many",
         "_apart",
         "_asking",
         "_caller",
@@ -301,6 +303,8 @@ class Ruleset:
         self.conditional = bool(self._asking)
         self._known: dict[tuple[Kind, str, str], Decision] = {}
         self._seen: dict[str, bool] = {}
+        self._about_many: dict[tuple[str, str], tuple[_Decided, _Decided]] = {}
+        """By kind and backend, of as many as are configured."""
         self.key = self.about()
 
     def about(self, backends: Collection[str] | None = None) -> str:
@@ -483,22 +487,33 @@ class Ruleset:
 
     def _template(self, kind: Literal["tool", "prompt", "resource"], backend: str, names: Glob) -> Decision:
         """Whether some of these may be seen: an allow meets them, and no deny takes all that it allows of them."""
+        about = self._about_many.get((kind, backend))
+        if about is None:
+            about = self._about_many[kind, backend] = self._of_many(kind, backend)
+        denied, allowed = about
+        for item, decision in denied:
+            if covers(item.name, names):
+                return decision
+        for item, decision in allowed:
+            if meets(item.name, names):
+                return decision
+        return UNMENTIONED
+
+    def _of_many(self, kind: Literal["tool", "prompt", "resource"], backend: str) -> tuple[_Decided, _Decided]:
+        """What denies, and what allows anything of a backend, and what comes of it."""
         denied = [
-            (rule, item)
+            (item, Decision("deny", f"{rule.place}: deny {item}"))
             for rule in self._rules
             for item in rule.deny
             if item.kind == kind and item.backend.matches(backend) and rule.when is None
         ]
-        for rule, item in denied:
-            if covers(item.name, names):
-                return Decision("deny", f"{rule.place}: deny {item}")
-        for rule in self._rules:
-            for item in rule.allow:
-                if item.kind != kind or not item.backend.matches(backend) or not meets(item.name, names):
-                    continue
-                if not any(covers(other.name, item.name) for _, other in denied) and rule.place not in self._failed:
-                    return Decision("allow", f"{rule.place}: allow {item}")
-        return UNMENTIONED
+        allowed = [
+            (item, Decision("allow", f"{rule.place}: allow {item}"))
+            for rule in self._rules
+            for item in rule.allow
+            if item.kind == kind and item.backend.matches(backend) and rule.place not in self._failed
+        ]
+        return denied, [(i, d) for i, d in allowed if not any(covers(other.name, i.name) for other, _ in denied)]
 
 
 class Holds(Enum):

@@ -45,6 +45,13 @@ _IN_BRACKETS: Final = re.compile(r"(?<=[\[\ue000])[0-9A-Fa-f:.]+(?=\])")
 _TEMPLATE_MAX: Final = 3 * TEMPLATE_MAX
 """Each character may be written as a code, which has three."""
 _BETWEEN: Final = re.compile(r"[/?&=#;:]")
+_PLAIN: Final = re.compile(
+    r"(?:file://|(?!file:)[a-z][a-z0-9+.-]*://[a-z0-9._-]+)"
+    r"(?:/(?!/|\.?(?:[/?#]|\Z))[^/?#%\\\x00-\x1f\x7f]*|/\Z)*"
+    r"(?:[?#][^%\\\x00-\x1f\x7f]*)?"
+)
+"""What is in its one form already, if there is no `..` in it, as most URIs are: scheme and host in small letters, or a
+file of this machine, and a path in which nothing stands for anything else."""
 
 
 def normalized(uri: str) -> str | None:
@@ -53,7 +60,11 @@ def normalized(uri: str) -> str | None:
     plain characters decoded, doubled slashes and `.` left out of the path. None for what could be read as another
     place than it says: `..` between any two delimiters, encoded slashes and dots, backslashes, control characters; and
     for more than URI_MAX characters."""
-    return _normalized(uri)
+    return uri if _plain(uri) else _normalized(uri)
+
+
+def _plain(text: str) -> bool:
+    return len(text) <= URI_MAX and ".." not in text and _PLAIN.fullmatch(text) is not None
 
 
 def lenient(uri: str) -> str:
@@ -123,6 +134,8 @@ def template(text: str) -> str:
     """The same for what a template's URIs have in common; of one that is too long to be compared anyway nothing is
     read."""
     short = shortened(text)
+    if _plain(short):
+        return short
     return _read(short, EXPRESSION) if len(short) <= _TEMPLATE_MAX else short
 
 

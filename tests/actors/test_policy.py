@@ -13,7 +13,7 @@ from trio.testing import MockClock
 
 from actors.duplex import Duplex
 from actors.ports import NO_AUDIT, NO_RIGHTS, Principal
-from actors.protocol.policy import Policy, Rule, Who, item
+from actors.protocol.policy import Policy, Rule, Ruleset, Who, item
 from actors.protocol.rights import Rights
 from gateway.config.conditions import CelCondition
 from tests.support.door_client import Client, Pending, RpcError
@@ -649,3 +649,27 @@ async def test_a_method_that_nobody_here_knows_counts_as_a_tool_of_its_name(auto
         enforce(gateway, *RULES, rule("policy[2]", deny=["alpha:vendor/*"]))
         assert (await refused(client.begin("vendor/purge"))).code == -32601
         assert len(backend.asked_for("vendor/purge")) == 1
+
+
+async def test_rules_are_asked_once_about_a_long_list_by_all_who_see_the_same(
+    autojump_clock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = 0
+    decide = Ruleset.decide
+
+    def counted(ruleset: Ruleset, kind: Any, *about: Any) -> Any:
+        nonlocal asked
+        asked += kind == "template"
+        return decide(ruleset, kind, *about)
+
+    monkeypatch.setattr(Ruleset, "decide", counted)
+    backend = Backend("alpha")
+    listed = [{"name": f"n{n}", "uriTemplate": f"file:///{n}/{{x}}"} for n in range(600)]
+    backend.results["resources/templates/list"] = lambda _: {"resourceTemplates": listed}
+    async with open_gateway(backend) as gateway:
+        enforce(gateway, rule(allow=["resource:alpha:*"]), rule("policy[1]", deny=["resource:alpha:file:///7/*"]))
+        for _ in range(3):
+            client = await gateway.connect()
+            found = (await client.call("resources/templates/list"))["resourceTemplates"]
+            assert len(found) == 599
+        assert asked == 600

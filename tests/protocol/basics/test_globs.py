@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from actors.protocol import uris
 from actors.protocol.globs import TEMPLATE_MAX, covers, glob, meets, template
 from actors.protocol.uris import normalized
 
@@ -43,6 +44,17 @@ def test_what_covers_another_pattern_lets_all_through_that_fits_it(wide: str, na
 )
 def test_a_wider_pattern_is_known_to_be_wider(wide: str, narrow: str):
     assert covers(glob(wide), glob(narrow))
+
+
+def test_two_patterns_with_a_star_are_compared_at_their_ends_alone(monkeypatch: pytest.MonkeyPatch):
+    """Whoever makes up templates has all others wait for what is found out of them."""
+    monkeypatch.setattr("actors.protocol.globs._Walk", None)
+    long = "/".join(f"seg{n}/{{x}}" for n in range(40))
+    assert meets(glob("file:///*/secret/*.txt"), template(f"file:///{long}"))
+    assert meets(glob("*/secret/*"), template(f"file:///{long}.txt"))
+    assert not meets(glob("file:///*.md"), template(f"file:///{long}.txt"))
+    assert not meets(glob("note:*"), template(f"file:///{long}"))
+    assert meets(glob("file:///a?c"), template("file:///abc"))  # no star at all: one text
 
 
 def test_a_template_meets_what_it_can_become():
@@ -124,3 +136,42 @@ def test_a_uri_that_could_be_read_as_another_one_is_not_read(uri: str):
 def test_nothing_that_is_read_leads_upwards(uri: str):
     read = normalized(uri)
     assert read is None or (".." not in re.split(r"[/?&:]", read) and "\\" not in read)
+
+
+PARTS = [
+    "file:",
+    "https:",
+    "note:",
+    "File:",
+    "//",
+    "/",
+    "/",
+    "a",
+    "b.c",
+    "..",
+    ".",
+    "%2e",
+    "%41",
+    "{x}",
+    "?",
+    "#",
+    "[::1]",
+]
+PARTS += ["localhost", "A", "\n", "\\", ":80", "é", "\ue000", "*", "@", "file:///", "https://h", "note://h/"]
+
+
+@given(st.lists(st.sampled_from(PARTS), max_size=8).map("".join))
+def test_a_uri_that_is_in_its_one_form_is_not_read_and_comes_to_the_same(uri: str):
+    quick = (normalized(uri), uris.template(uri))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("actors.protocol.uris._PLAIN", re.compile(r"(?!)"))
+        assert quick == (normalized(uri), uris.template(uri))
+
+
+@pytest.mark.parametrize(
+    "uri", ["file:///a/b.txt", "https://h.example/a?b=/c#d", "note://n", "file:///a/", "x+y://h/a"]
+)
+def test_most_uris_need_no_reading(uri: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("actors.protocol.uris._normalized", None)
+    below = f"{uri.rstrip('/')}/"
+    assert (normalized(uri), uris.template(f"{below}{{x}}")) == (uri, f"{below}{{}}")
