@@ -12,6 +12,9 @@ import click
 
 _CONTROL = {code: "\ufffd" for code in (*range(0x20), 0x7F, *range(0x80, 0xA0)) if chr(code) not in "\n\t"}
 
+NAME = 40
+"""Characters of the first column of a table that are not folded where the terminal is narrow."""
+
 
 def printable(text: str) -> str:
     """The text without control characters but for line breaks and tabs."""
@@ -37,7 +40,9 @@ def print_rows(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for index, column in enumerate(columns):
-        table.add_column(column, overflow="fold", no_wrap=False, style="bold" if index == 0 else None)
+        # By what stands first other commands name it: it is copied in one piece.
+        whole = index == 0 and all(len(row[0]) <= NAME for row in cells)
+        table.add_column(column, overflow="fold", no_wrap=whole, style="bold" if index == 0 else None)
     for row in cells:
         table.add_row(*map(Text, row))  # Text: in a plain string, rich would read [brackets] as markup
     Console().print(table)
