@@ -23,7 +23,7 @@ from actors.protocol.lookalikes import hidden_within, skeleton
 from actors.protocol.policy import Kind
 from actors.protocol.spelling import Members
 from actors.protocol.subjects import LISTED
-from actors.protocol.uris import lenient, normalized
+from actors.protocol.uris import normalized, readings
 
 Mode = Literal["off", "warn", "block"]
 Change = Literal["new", "changed", "widened", "removed"]
@@ -195,7 +195,7 @@ class Pins:
         if kind != "resource" or name in named:
             return name in named and name not in held
         read = normalized(name)
-        if read is None or not {read, normalized(lenient(name))}.isdisjoint(map(normalized, held)):
+        if read is None or not {*readings(name, read)}.isdisjoint(map(normalized, held)):
             return False
         return self._expands(name) or any(normalized(uri) == read for uri in named)
 

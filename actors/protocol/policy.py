@@ -382,7 +382,7 @@ class Ruleset:
         read_as: tuple[str, ...] = (name,)
         if kind == "resource":
             read = normalized(name) or name
-            read_as, name = _readings(name, read), read
+            read_as, name = uris.readings(name, read), read
         as_kind = "resource" if kind == "template" else kind
         found: dict[str, Due] = {}
         for rule, one, limit in self._limits:
@@ -426,7 +426,7 @@ class Ruleset:
             read = normalized(name)
             if read is None:
                 return UNREADABLE if len(name) <= uris.URI_MAX else URI_TOO_LONG
-            read_as, name = _readings(name, read), read
+            read_as, name = uris.readings(name, read), read
         refused, allowed = UNMENTIONED, ""
         needed: dict[str, None] = {}
         gate = ""
@@ -627,12 +627,6 @@ class Policy:
                 rules.append(rule)
         mentioned = {scope for rule in rules for _, scopes in rule.scopes for scope in scopes}
         return Ruleset(tuple(rules), frozenset(failed), frozenset(mentioned & set(rights.scopes)), caller, owner)
-
-
-def _readings(uri: str, read: str) -> tuple[str, ...]:
-    """A URI, which was `read`, and what a server may read in its place: what rules take is taken from both."""
-    other = uris.lenient(uri)
-    return (read,) if other == uri else (read, normalized(other) or read)
 
 
 def _digest(said: object) -> str:

@@ -20,6 +20,7 @@ _PARTS: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*:)?(//[^/?#]*)?([^?#]*)([?#
 _WEB: Final = frozenset({"http:", "https:", "ws:", "wss:"})
 _LITERAL_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _LENIENT: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*:)(/*)([^/?#]*)")
+_ELSEWHERE: Final = re.compile(r"\Afile://[^/?#]+(?=/)")
 _PORTS: Final = {"http:": 80, "https:": 443, "ws:": 80, "wss:": 443, "ftp:": 21}
 """The usual ones, of schemes whose hosts are on a network."""
 _IGNORED: Final = re.compile(
@@ -65,6 +66,16 @@ def normalized(uri: str) -> str | None:
 
 def _plain(text: str) -> bool:
     return len(text) <= URI_MAX and ".." not in text and _PLAIN.fullmatch(text) is not None
+
+
+def readings(uri: str, read: str) -> tuple[str, ...]:
+    """What servers may take a URI for, whose one form is `read`: for that, for what many mend it to, and, of a file of
+    another machine, for the same of this one, since many look at its path alone (`urlparse(uri).path`,
+    `new URL(uri).pathname`)."""
+    mended = lenient(uri)
+    found = (read,) if mended == uri else (read, normalized(mended) or read)
+    here = _ELSEWHERE.sub("file://", found[-1])
+    return found if here == found[-1] else (*found, here)
 
 
 def lenient(uri: str) -> str:

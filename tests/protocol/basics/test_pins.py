@@ -140,6 +140,9 @@ def test_a_resource_that_a_pinned_template_can_become_is_not_new() -> None:
     assert not accepted.allows("resource", "TEST:///a", held={"test:///a"})
     assert accepted.allows("resource", "test:///pub/x#y")
     assert not accepted.allows("resource", "test:///pub/x#y", held={"test:///pub/x"}), "servers look at no fragment"
+    files = pins(templates=[{"uriTemplate": "file://{+path}", "name": "t"}])
+    assert files.allows("resource", "file://any/x")
+    assert not files.allows("resource", "file://any/x", held={"file:///x"}), "and many at no host of a file"
 
 
 def test_what_changes_as_a_resource_does_is_not_pinned() -> None:

@@ -453,7 +453,26 @@ def test_a_file_of_this_machine_has_one_name_for_rules(written: str, uri: str) -
     policy = Policy([rule(allow=["resource:a:*"]), rule("policy[1]", deny=[f"resource:a:{written}"])])
     assert outcome(policy, NOBODY, f"resource:a:{uri}") == "deny"
     assert outcome(policy, NOBODY, "resource:a:note:/etc/passwd") == "allow"
-    assert outcome(policy, NOBODY, "resource:a:file://server/etc/x") == ("deny" if written == "file:/*" else "allow")
+    assert outcome(policy, NOBODY, "resource:a:file://server/pub/x") == ("deny" if written == "file:/*" else "allow")
+
+
+@pytest.mark.parametrize("host", ["server", "127.0.0.1", "[::1]", "u@h:1", "localhost.", "%68", "Server"])
+def test_what_rules_take_of_a_file_of_this_machine_is_taken_whatever_host_is_put_before_it(host: str) -> None:
+    """Many servers look at the path alone; what rules allow is allowed as it is written."""
+    uri = f"resource:a:file://{host}/etc/passwd"
+    for written in ("file:///etc/*", "file:///etc/passwd", "*/etc/passwd"):
+        policy = Policy([rule(allow=["resource:a:*"]), rule("policy[1]", deny=[f"resource:a:{written}"])])
+        for end in ("", "#x", "?x"):
+            assert outcome(policy, NOBODY, f"{uri}{end}") == "deny"
+        assert outcome(policy, NOBODY, f"resource:a:file://{host}/pub/etc") == "allow"
+        assert outcome(policy, NOBODY, f"resource:a:note://{host}/etc/x") == "allow"
+    assert outcome(Policy([rule(allow=["resource:a:file:///etc/*"])]), NOBODY, uri) == "deny"
+    other = Policy([rule(allow=["resource:a:*"]), rule("policy[1]", deny=["resource:a:file://elsewhere/etc/*"])])
+    assert outcome(other, NOBODY, uri) == "allow"
+    limit = Rule("policy[1]", limits=((item("resource:a:*"), Limit(5, "min", each="tool")),))
+    ruleset = Policy([rule(allow=["resource:a:*"]), limit]).ruleset("ann", NOBODY)
+    here = ruleset.due("resource", "a", "file:///etc/passwd")
+    assert here == ruleset.due("resource", "a", uri.removeprefix("resource:a:"))
 
 
 @pytest.mark.parametrize("written", ["file:///etc/passwd", "file:///etc/pass[w]d", "note://a/b"])
