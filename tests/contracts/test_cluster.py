@@ -48,6 +48,9 @@ class Cut:
     def exchange(self, commands):
         raise LinkDown("cut")
 
+    def split(self, commands):
+        raise LinkDown("cut")
+
     def prepare(self):
         raise LinkDown("cut")
 

@@ -7,9 +7,12 @@ import signal
 import sys
 import time
 from contextlib import asynccontextmanager, closing
+from itertools import count
+from types import SimpleNamespace
 
 import pytest
 import trio
+from redis.crc import key_slot
 
 from actors.machines.cluster import lease as machine
 from actors.ports import NO_DELTAS, Failed, Refused
@@ -19,6 +22,8 @@ from gateway.store.redis import store as store_module
 from gateway.store.redis.links import History, anew, open_link
 from gateway.store.redis.targets import parse
 from tests.support.patience import PATIENCE
+from tests.support.redis_cluster import SLOTS, RedisCluster
+from tests.support.redis_server import MISSING, installed
 from tests.support.store_calls import Lines, eventually, refused
 
 pytestmark = pytest.mark.redis
@@ -375,6 +380,70 @@ async def test_nobody_is_claimed_from_at_a_redis_that_was_started_anew_a_moment_
         assert heard.losses or heard.renamed
         assert trio.current_time() - began >= machine.TTL - 0.1
         assert claimed[0].owner == store.owner
+
+
+async def test_nobody_is_dead_for_a_list_of_replicas_that_was_lost(brief, own_server, opened, client_of, ask, new_key):
+    """Who is not in it any more has not ended: a primary of a cluster can be flushed that has it and a sign of life."""
+    async with opened(own_server.url) as store:
+        heard, key, other = Heard(store), new_key(), "0123456789abcdef"
+        grant = await ask(store.create, key, {})
+        client_of.hset(f"sd:{{{key}}}:s", "owner", other)
+        client_of.set(keys.alive_key(other), "x")
+        client_of.zadd(keys.REPLICAS, {other: 1})
+        await eventually(lambda: other in store.directory.known)
+        await trio.sleep(machine.TTL)  # its own lease is old enough
+        client_of.delete(keys.REPLICAS, keys.alive_key(other))
+        began = trio.current_time()
+        await eventually(lambda: heard.losses)
+        assert heard.down == []
+        claimed, _ = await ask(store.claim, key, other, grant.epoch, "n")
+        assert claimed.owner == store.owner
+        assert trio.current_time() - began >= machine.TTL - 0.1
+
+
+async def test_who_has_ended_in_order_is_dead_at_once_if_the_list_has_us(own_server, opened, client_of, monkeypatch):
+    monkeypatch.setattr(directory, "TWICE", 3600.0)
+    async with opened(own_server.url) as store:
+        heard = Heard(store)
+        async with opened(own_server.url) as other:
+            ended = other.incarnation
+            await eventually(lambda: ended in store.directory.known)
+        await eventually(lambda: heard.down == [ended])
+        assert client_of.zrange(keys.REPLICAS, 0, -1) == [store.owner.encode()]
+
+
+@pytest.mark.parametrize("lost", ["the list", "the lease of another"])
+async def test_a_primary_that_is_gone_hides_no_death_but_of_those_whose_lease_it_has(brief, opened, monkeypatch, lost):
+    """With `cluster-require-full-coverage no`, where the rest of the cluster goes on without it."""
+    if not installed():
+        pytest.skip(MISSING)
+    names = [next(name for n in count() if node_of(name := f"{n:016x}") == node) for node in range(3)]
+    list_at = node_of("c")
+    hidden = list_at if lost == "the list" else (list_at + 1) % 3
+    dying, living = [node for node in range(3) if node != hidden]
+    monkeypatch.setattr(lease_module, "secrets", SimpleNamespace(token_hex=lambda size: names[living]))
+    with RedisCluster(3) as cluster:
+        for node in cluster.nodes:
+            with node.client() as client:
+                client.config_set("cluster-require-full-coverage", "no")
+        async with opened(cluster.url) as store:
+            heard = Heard(store)
+            with cluster.client() as client:
+                for node in (hidden, dying):
+                    client.zadd(keys.REPLICAS, {names[node]: 1})
+                    client.set(keys.alive_key(names[node]), "x")
+                await eventually(lambda: {names[hidden], names[dying]} == store.directory.known)
+            cluster.nodes[hidden].kill()
+            await trio.sleep(machine.TTL)
+            with cluster.nodes[dying].client() as client:
+                client.delete(keys.alive_key(names[dying]))
+            await eventually(lambda: heard.down)
+            assert heard.down == [names[dying]]
+
+
+def node_of(name):
+    """Which of three primaries has the keys of this name."""
+    return key_slot(f"{{{name}}}".encode()) // -(-SLOTS // 3)
 
 
 # The own lease ------------------------------------------------------------------------------------------------

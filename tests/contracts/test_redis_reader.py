@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -25,6 +25,9 @@ class Scripted:
 
     def exchange(self, commands: Sequence[Command]) -> list[Reply]:
         return self.answers.pop(0)
+
+    def split(self, commands: Sequence[Command]) -> Iterable[Sequence[int]]:
+        return [range(len(commands))]
 
     def prepare(self) -> None:
         """Nothing is to be made ready."""

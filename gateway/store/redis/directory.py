@@ -17,7 +17,7 @@ from actors.ports import Done, Failed, Incarnation, Refused, Replica, SessionKey
 from gateway.store.redis.errors import LinkDown, StoreKeysDiffer
 from gateway.store.redis.keys import REPLICAS, SEALING, alive_key, owned_key
 from gateway.store.redis.lease import Lease
-from gateway.store.redis.links import Command, Link, replies_to
+from gateway.store.redis.links import Command, Link, replies_of_each, replies_to
 from gateway.store.redis.scripts import SHA
 from gateway.store.rules import TWICE
 
@@ -172,27 +172,38 @@ class Directory:
 
     def _answer(self) -> None:
         """Tells those who asked, if it is known by now."""
-        try:
-            self._answer_known()
-        except LinkDown:
-            self._gone_since.clear()
-            for key in list(self._asked):
-                self._tell(key, None)
-
-    def _answer_known(self) -> None:
         names = list({incarnation for incarnation, _ in self._asked if incarnation not in self.dead})
-        left = dict(zip(names, self._replies(("PTTL", alive_key(name)) for name in names), strict=True))
+        try:
+            left = dict(zip(names, self._left(names), strict=True))
+        except LinkDown:
+            left = dict.fromkeys(names)
         for key in list(self._asked):
             incarnation, to_claim = key
-            if left.get(incarnation, _GONE) != _GONE:
-                self._gone_since.pop(incarnation, None)
-                self._tell(key, True)
-            elif (incarnation in self.dead or self._gone_twice(incarnation)) and (self.lease.may_claim or not to_claim):
-                self._tell(key, False)
+            try:
+                if incarnation not in self.dead and self._lives(incarnation, left[incarnation]):
+                    self._tell(key, True)
+                elif (incarnation in self.dead or self._gone_twice(incarnation)) and (
+                    self.lease.may_claim or not to_claim
+                ):
+                    self._tell(key, False)
+            except LinkDown:
+                self._tell(key, None)
 
     def _tell(self, key: tuple[Incarnation, bool], alive: bool | None) -> None:
         asking = self._asked.pop(key)
         self._post(lambda: [on_alive(alive) for on_alive in asking])
+
+    def _left(self, names: Sequence[Incarnation]) -> list[Any]:
+        """How long each of them still has a lease. One primary of a cluster that is away hides only what it has."""
+        return replies_of_each(self._link, [("PTTL", alive_key(name)) for name in names])
+
+    def _lives(self, incarnation: Incarnation, left: Any) -> bool:
+        """What `_left` says of it. LinkDown."""
+        if left != _GONE:
+            self._gone_since.pop(incarnation, None)
+        if left is None:
+            raise LinkDown(f"the primary that has the lease of {incarnation} is away")
+        return bool(left != _GONE)
 
     def _gone_twice(self, incarnation: Incarnation) -> bool:
         """Whether it was gone in two readings. A primary that has just taken over lacks the sign of life of one that
@@ -212,41 +223,59 @@ class Directory:
             return WATCH
 
     def _looked(self) -> float:
-        began: dict[str, float] = {name.decode(): score for name, score in self._replies([_LIST])[0]}
-        if self.lease.incarnation not in began:
-            self._replies([("EVALSHA", SHA["register"], 1, REPLICAS, self.lease.incarnation)])
+        began = self._began()
         others = [name for name in {*began, *self.known} if name not in self.lease.names and name not in self.dead]
         soon = WATCH
-        for name, left in zip(others, self._replies(("PTTL", alive_key(name)) for name in others), strict=True):
-            if left != _GONE:
-                self.known.add(name)
-                self._gone_since.pop(name, None)
-                # A lease that is not renewed is looked at when it has run out, and the second time in time.
-                if 0 <= left < (machine.TTL - 2 * machine.EVERY) * 1000:
-                    soon = min(soon, left / 1000 + LATE)
-            elif not began.get(name, 0) or (self._gone_twice(name) and self.lease.may_claim):
-                self._found_dead(name)
-            else:
-                second = TWICE + self._gone_since.setdefault(name, time.monotonic()) - time.monotonic()
-                soon = min(soon, max(second, TWICE / 5))
+        for name, left in zip(others, self._left(others), strict=True):
+            with suppress(LinkDown):
+                # Who has ended in order is at 0, or no more in a list in which we are.
+                in_order = not began.get(name, 0) and self.lease.incarnation in began
+                soon = min(soon, self._look_at(name, left, in_order=in_order))
         self._choose_schema()
-        self._forget(name for name in began if name != self.lease.incarnation and name not in self.known)
+        if began:
+            self._forget(name for name in began if name != self.lease.incarnation and name not in self.known)
         return max(soon, LATE)
+
+    def _began(self) -> Mapping[Incarnation, float]:
+        """Who was ever here, and when each began. Nobody: the list can't be read."""
+        [found] = replies_of_each(self._link, [_LIST])
+        began: dict[str, float] = {name.decode(): score for name, score in found or ()}
+        if found is not None and self.lease.incarnation not in began:
+            # With the list the signs of life may have been lost that were at the same primary.
+            self.lease.forgotten()
+            self._replies([("EVALSHA", SHA["register"], 1, REPLICAS, self.lease.incarnation)])
+        return began
+
+    def _look_at(self, name: Incarnation, left: Any, *, in_order: bool) -> float:
+        """One of the others; seconds to the next look at it. LinkDown."""
+        if self._lives(name, left):
+            self.known.add(name)
+            # A lease that is not renewed is looked at when it has run out, and the second time in time.
+            ends_soon = 0 <= left < (machine.TTL - 2 * machine.EVERY) * 1000
+            return float(left / 1000 + LATE) if ends_soon else WATCH
+        if in_order or (self._gone_twice(name) and self.lease.may_claim):
+            self._found_dead(name)
+            return WATCH
+        second = TWICE + self._gone_since.setdefault(name, time.monotonic()) - time.monotonic()
+        return max(second, TWICE / 5)
 
     def _choose_schema(self) -> None:
         """Who came just now, and reads less, hands what it can't read to those who can."""
         new = [name for name in self.known if name not in self._reads]
-        for name, info in zip(new, self._replies(("GET", alive_key(name)) for name in new), strict=True):
-            self._reads[name] = _read(info).get("schema")
+        found = replies_of_each(self._link, [("GET", alive_key(name)) for name in new])
+        for name, info in zip(new, found, strict=True):
+            if info is not None:
+                self._reads[name] = _read(info).get("schema")
         self._reads = {name: reads for name, reads in self._reads.items() if name in self.known}
         self.schema = record.written(self._reads.values(), record.READS)
 
     def _found_dead(self, incarnation: Incarnation) -> None:
-        """Another one was, or it has ended: it is told if it was seen alive, or has left sessions."""
+        """Another one was, or it has ended: it is told if it was seen alive, or has left sessions. LinkDown."""
+        matters = incarnation in self.known or self._replies([("EXISTS", owned_key(incarnation))])[0]
         self.dead[incarnation] = None
         while len(self.dead) > DEAD:
             del self.dead[next(iter(self.dead))]
-        if incarnation in self.known or self._replies([("EXISTS", owned_key(incarnation))])[0]:
+        if matters:
             self._post(lambda: self.on_down(incarnation))
         self.known.discard(incarnation)
         self._gone_since.pop(incarnation, None)
@@ -254,8 +283,8 @@ class Directory:
     def _forget(self, incarnations: Iterable[Incarnation]) -> None:
         """Those of them that are dead and have left nothing are seen no more."""
         names = [name for name in incarnations if name in self.dead or name in self.lease.names]
-        left = self._replies(("EXISTS", owned_key(name)) for name in names)
-        self._replies(("ZREM", REPLICAS, name) for name, owns in zip(names, left, strict=True) if not owns)
+        left = replies_of_each(self._link, [("EXISTS", owned_key(name)) for name in names])
+        self._replies(("ZREM", REPLICAS, name) for name, owns in zip(names, left, strict=True) if owns == 0)
 
     # What else is asked
 

@@ -127,7 +127,11 @@ class Lease:
         before, now = self._histories, link.histories(key)
         self._histories = {**before, **now}
         if anew(before, now):
-            self._step(machine.Forgot(boottime()))
+            self.forgotten()
+
+    def forgotten(self) -> None:
+        """Redis has lost something: perhaps what others own, and signs of life."""
+        self._step(machine.Forgot(boottime()))
 
     # Both
 

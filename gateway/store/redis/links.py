@@ -42,11 +42,15 @@ class Link(Protocol):
     def exchange(self, commands: Sequence[Command]) -> list[Reply]:
         """Sends all and reads a reply to each; LinkDown if the connection breaks, whatever was executed by then."""
 
+    def split(self, commands: Sequence[Command]) -> Iterable[Sequence[int]]:
+        """The numbers of those that go to one primary together, or to none. LinkDown."""
+
     def prepare(self) -> None:
         """Loads the functions again, after an error reply that says they (or the slots) are not where they were."""
 
     def histories(self, key: str | None = None) -> Mapping[str, "History"]:
-        """Of the primaries that this link uses, or of the one that has this key, by the place of each. LinkDown."""
+        """Of the primaries that this link uses and that answer, by the place of each; or of the one that has this key.
+        LinkDown."""
 
     def close(self) -> None:
         """Closes the connection."""
@@ -97,6 +101,16 @@ def replies_to(link: Link, commands: Sequence[Command]) -> list[Reply]:
     for reply in replies:
         if isinstance(reply, Exception):
             raise LinkDown(str(reply)) from reply
+    return replies
+
+
+def replies_of_each(link: Link, commands: Sequence[Command]) -> list[Reply | None]:
+    """The same, and None for what goes to a primary that does not answer. LinkDown if it is not known where they go."""
+    replies: list[Reply | None] = [None] * len(commands)
+    for indices in link.split(commands) if commands else ():
+        with suppress(LinkDown):
+            for index, reply in zip(indices, replies_to(link, [commands[i] for i in indices]), strict=True):
+                replies[index] = reply
     return replies
 
 
@@ -159,6 +173,10 @@ class DirectLink:
         if any(isinstance(reply, ReadOnlyError) for reply in replies):
             self.close()  # the primary is elsewhere: by now the same name may lead there
         return replies
+
+    def split(self, commands: Sequence[Command]) -> Iterable[Sequence[int]]:
+        """See `Link`."""
+        return [range(len(commands))]
 
     def connect(self) -> Connection:
         """Its connection, made if there is none, with all functions loaded. LinkDown."""
@@ -237,15 +255,20 @@ class Primaries:
 
     def of(self, commands: Sequence[Command]) -> dict[Address, list[int]]:
         """To which primary each of the commands goes. LinkDown."""
-        slots = self.learn()
         groups: dict[Address, list[int]] = {}
-        for index, command in enumerate(commands):
-            key = key_of(command)
-            address = slots.primary_of(key)
+        for address, indices in self.split(commands).items():
             if address is None:
                 self._slots = None
-                raise LinkDown(f"no node has the slot of {key}")
-            groups.setdefault(address, []).append(index)
+                raise LinkDown(f"no node has the slot of {key_of(commands[indices[0]])}")
+            groups[address] = indices
+        return groups
+
+    def split(self, commands: Sequence[Command]) -> dict[Address | None, list[int]]:
+        """The same; under None those of which no primary has the slot. LinkDown."""
+        slots = self.learn()
+        groups: dict[Address | None, list[int]] = {}
+        for index, command in enumerate(commands):
+            groups.setdefault(slots.primary_of(key_of(command)), []).append(index)
         return groups
 
     def link_to(self, address: Address) -> "DirectLink":
@@ -290,6 +313,10 @@ class ClusterLink:
                 replies[index] = reply
         return replies
 
+    def split(self, commands: Sequence[Command]) -> Iterable[Sequence[int]]:
+        """See `Link`."""
+        return self.primaries.split(commands).values()
+
     def prepare(self) -> None:
         """See `Link`."""
         self.primaries.forget()
@@ -299,11 +326,18 @@ class ClusterLink:
 
     def histories(self, key: str | None = None) -> Mapping[str, History]:
         """See `Link`. One that is not used would hold up the others if it does not answer."""
-        primaries: Iterable[Address] = self.primaries.learn().primaries if self.primaries.known else []
         if key is not None:
-            primaries = self.primaries.of([("EXISTS", key)])
-        used = {address: self._links[address] for address in primaries if address in self._links}
-        return {str(address): history for address, link in used.items() for history in link.histories().values()}
+            [address] = self.primaries.of([("EXISTS", key)])
+            return self._histories(address)
+        found: dict[str, History] = {}
+        for address in self.primaries.learn().primaries if self.primaries.known else []:
+            with suppress(LinkDown):
+                found |= self._histories(address)
+        return found
+
+    def _histories(self, address: Address) -> Mapping[str, History]:
+        link = self._links.get(address)
+        return {str(address): history for history in link.histories().values()} if link is not None else {}
 
     def close(self) -> None:
         """See `Link`."""
