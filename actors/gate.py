@@ -159,7 +159,7 @@ class Gate:
                 affinity = post.headers.get(AFFINITY_HEADER, "")
                 kind = Kind(post.endpoint, post.principal, envelope.bits, affinity, one_server)
                 return await self._modern.ask(
-                    kind if table.policy is None else replace(kind, rights=post.rights),
+                    replace(kind, rights=post.rights) if table.by_rights else kind,
                     lambda reply: Begin(request, envelope, mirrored, reply, post.rights, post.watch),
                     request,
                 )
@@ -218,7 +218,7 @@ class Gate:
             return refused(errors.overloaded())
         # It says nothing of its client that a server could be told.
         kind = Kind(post.endpoint, post.principal, frozenset(), post.headers.get(AFFINITY_HEADER, ""), one_server)
-        if self._services.table.value.policy is not None:
+        if self._services.table.value.by_rights:
             kind = replace(kind, rights=post.rights)
         return await self._modern.ask(kind, lambda reply: Inform(notification, reply, post.rights))
 

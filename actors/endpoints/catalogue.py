@@ -27,6 +27,7 @@ from actors.machines.upstream import breaker
 from actors.machines.upstream.events import AnswerGiven, ServerInfo, Wanted
 from actors.machines.upstream.legacy_state import Profile
 from actors.machines.upstream.modern_events import Caller
+from actors.ports import NO_RIGHTS, Rights
 from actors.protocol import capabilities, errors
 from actors.protocol.messages import EMPTY, RequestId
 from actors.protocol.methods import CHANGED, METHODS
@@ -61,13 +62,15 @@ class Consult(Struct, frozen=True):
     """What does this backend list? Listed follows within the list deadline (if it must be
     `fresh`, when that is known or can't be had), and from then on, as long as the caller
     lives, CatalogueChanged whenever this backend lists something else. Unless it must be `fresh`, the last list
-    known is the answer, at once, though nobody has heard of the backend for a while."""
+    known is the answer, at once, though nobody has heard of the backend for a while. `rights`: with which a backend is
+    asked that knows the rights of users; then `key` is of them too."""
 
     caller: Ref
     key: Key
     profile: Profile
     method: str
     fresh: bool = False
+    rights: Rights = NO_RIGHTS
 
 
 class Listed(Struct, frozen=True):
@@ -263,9 +266,10 @@ class Known:
 
 @dataclass(slots=True)
 class Entry:
-    """One backend as one kind of client sees it; `watchers` want to hear of changes."""
+    """One backend as one kind of client sees it; `watchers` want to hear of changes. `rights`: see `Consult`."""
 
     profile: Profile
+    rights: Rights = NO_RIGHTS
     upstream: Ref | None = None
     ready: bool = False
     server_info: ServerInfo | None = None
@@ -366,6 +370,7 @@ class Catalogue(Actor):
     def _consult(self, consult: Consult) -> None:
         key, method = self._seen_as(consult.key), consult.method
         entry = self._entry(key, consult.profile)
+        entry.rights = consult.rights
         self._watch(consult.caller, key, entry)
         wanted = self._list(key, entry, method)
         if wanted.heard != self._changes[key.backend, CHANGED[method]]:
@@ -531,7 +536,9 @@ class Catalogue(Actor):
 
         def ask(params: Raw, page: Page) -> None:
             wanted.call = self._pages.make(
-                lambda call: upstream.reply(Call(caller, call, method, params, client=entry.caller)),
+                lambda call: upstream.reply(
+                    Call(caller, call, method, params, client=entry.caller, rights=entry.rights)
+                ),
                 lambda call, reason: upstream.reply(Cancel(caller, call, reason)),
                 page,
             )

@@ -246,9 +246,10 @@ class Listing:
     def _consult(self, method: str, backend: str, *, fresh: bool) -> None:
         endpoint = self._endpoint
         self._source.fetching(method, backend)
-        spec = endpoint.services.table.value.backends.get(backend)
+        spec, key = endpoint.services.table.value.backends.get(backend), catalogue_key(endpoint, backend)
+        rights = endpoint.upstreams.own_rights(backend)
         if spec is None or not endpoint.tree.catalogue.reply(
-            Consult(endpoint.host.ctx.ref, catalogue_key(endpoint, backend), endpoint.profile(spec), method, fresh)
+            Consult(endpoint.host.ctx.ref, key, endpoint.profile(spec), method, fresh, rights)
         ):
             self._arrived(method, backend, None, failed=EMPTY)
 
@@ -581,15 +582,16 @@ class Listing:
 
 def catalogue_key(endpoint: Endpoint, backend: str) -> Key:
     """Whose view of a server a client sees; all share that of a connection that is configured as shared. (On a modern
-    one, which everybody shares too, each is told of the client for whom it is asked.)"""
+    one, which everybody shares too, each is told of the client for whom it is asked.) Who comes with other rights has
+    another view of a server that knows them."""
     spec = endpoint.services.table.value.backends.get(backend)
     if spec is not None and spec.sharing == "shared" and not spec.personal:
         return Key("", "", backend)
-    if spec is not None and spec.common:
-        return Key(endpoint.host.principal.name, "", backend)
-    bits = capabilities.bits_key(endpoint.bits)
+    bits = "" if spec is not None and spec.common else capabilities.bits_key(endpoint.bits)
     if len(bits) > LONGEST_KEY:  # settings of extensions are as long as the client likes
         bits = hashlib.sha256(bits.encode()).hexdigest()
+    if spec is not None and spec.exchanged:
+        bits = f"{bits} {endpoint.host.rights.digest}"
     return Key(endpoint.host.principal.name, bits, backend)
 
 

@@ -346,18 +346,24 @@ class Upstreams:
 
     def own_call(self, backend: str, method: str, params: Raw, waiter: Waiter, seconds: float | None = None) -> int:
         """A call that the gateway makes for itself: its number, 0 if there is no connection to make it on. It has as
-        many `seconds` as a client's, if nothing else is said."""
+        many `seconds` as a client's, if nothing else is said. It is made with the rights of its client."""
         if self.connection(backend) is None:
             return 0
+        rights = self.own_rights(backend)
         if self._own is None:
             self._own = OwnCalls(self._host.ctx, self._services.limits.request_deadline)
         return self._own.make(
-            lambda call: self.call(call, backend, method, params, False, version=self._owner.words),
+            lambda call: self.call(call, backend, method, params, False, version=self._owner.words, rights=rights),
             self._take_back,
             lambda ok, payload: waiter(UpstreamOutcome(backend, 0, ok, payload)),
             self._deadline_of(backend) if seconds is None else seconds,
             backend,
         )
+
+    def own_rights(self, backend: str) -> Rights:
+        """With which rights a server is asked for what the client has not asked for itself, where it matters to it."""
+        spec = self._services.table.value.backends.get(backend)
+        return self._host.rights if spec is not None and spec.exchanged else NO_RIGHTS
 
     def overdue(self, call: int) -> None:
         """A server that never answers must not be waited for."""

@@ -77,7 +77,7 @@ _PROOF = partial(token_hex, 8)
 
 
 class Kind(Struct, frozen=True):
-    """Which requests one actor serves. `rights` where a policy makes a difference between them."""
+    """Which requests one actor serves. `rights` where a policy, or a server, makes a difference between them."""
 
     endpoint: str
     principal: ports.Principal

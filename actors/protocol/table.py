@@ -188,6 +188,12 @@ class BackendSpec:
         return self.auth is not None and self.auth.personal
 
     @property
+    def exchanged(self) -> bool:
+        """Whether what is asked goes with what an issuer gives for the token of whoever asks: to the server the same
+        user is somebody else with other rights."""
+        return self.auth is not None and self.auth.mode == "exchange"
+
+    @property
     def connectable(self) -> bool:
         """Whether each principal connects an account for it."""
         return self.auth is not None and self.auth.connected
@@ -216,6 +222,12 @@ class Table:
     separator: str = "__"
     digest: str = ""
     policy: Policy | None = None
+    by_rights: bool = field(default=False, init=False)
+    """Whether a user may see something else with other rights."""
+
+    def __post_init__(self) -> None:
+        by_rights = self.policy is not None or any(spec.exchanged for spec in self.backends.values())
+        object.__setattr__(self, "by_rights", by_rights)
 
 
 @dataclass(frozen=True, slots=True)

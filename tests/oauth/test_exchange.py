@@ -95,6 +95,44 @@ async def test_each_user_has_his_own_and_each_set_of_rights_too(era: str, tmp_pa
 
 
 @ERAS
+@PLACES
+@pytest.mark.parametrize("kind", ["legacy", "modern"])
+async def test_each_set_of_rights_is_shown_what_the_server_lists_to_it(
+    kind: str, path: str, tool: str, era: str, tmp_path: Path
+) -> None:
+    """By whichever token the user came last: another client of his sees no more than its own token gives."""
+    async with (
+        open_oauth_world(eras=kind, needs={"admin": "write"}, by_scope=True) as world,
+        open_authorized(configured(world), tmp_path) as gateway,
+    ):
+        admin = tool.replace("whoami", "admin")
+        tokens = {rights: world.token_for(RESOURCE, "ann", scope=rights) for rights in ("mcp", "mcp write")}
+        sessions = {}
+        for rights, token in tokens.items():
+            if era == "legacy":
+                sessions[rights] = gateway.legacy(path, token=token)
+                await sessions[rights].connect()
+
+        async def listed(rights: str) -> bool:
+            if era == "modern":
+                client: Any = gateway.modern(path, token=tokens[rights])
+                found = await client.start("tools/list").complete()
+            else:
+                found = await sessions[rights].request("tools/list")
+            return admin in [one["name"] for one in found["tools"]]
+
+        for _ in range(2):
+            for rights, token in tokens.items():
+                assert await listed(rights) is ("write" in rights)
+                assert user_of(await call(gateway, token, era, tool, path)) == "ann"
+            for rights in tokens:
+                if era == "legacy":  # over a connection of the session's own by now
+                    assert user_of(await sessions[rights].call(tool)) == "ann"
+                assert await listed(rights) is ("write" in rights)
+            assert user_of(await call(gateway, tokens["mcp write"], era, admin, path)) == "ann"
+
+
+@ERAS
 async def test_an_issuer_that_knows_no_resources_is_told_an_audience_alone(era: str, tmp_path: Path) -> None:
     async with open_oauth_world() as world:
         said = configured(world, omitResource=True, audience="tracker")

@@ -92,6 +92,8 @@ class OAuthWorld:
     """Instead of its own issuer."""
     needs: dict[str, str] = field(default_factory=dict)
     """Scope by tool."""
+    by_scope: bool = False
+    """Whether the MCP server lists to each those tools alone that the scopes are enough for."""
     scopes: list[str] = field(default_factory=lambda: ["mcp"])
     withheld: str = ""
     """A scope that no user is given, whatever is asked for."""
@@ -364,7 +366,9 @@ class OAuthWorld:
                 }  # fmt: skip
             case "tools/list":
                 user = granted.user if granted is not None else "anybody"
-                names = ["whoami", *self.needs, f"of_{user}"]
+                had = set(granted.scopes.split()) if granted is not None else set[str]()
+                needs = [tool for tool, needed in self.needs.items() if not self.by_scope or {*needed.split()} <= had]
+                names = ["whoami", *needs, f"of_{user}"]
                 tools = [{"name": name, "inputSchema": {"type": "object"}} for name in names]
                 hints = {"ttlMs": 60_000, "cacheScope": "private"} if modern else {}
                 return complete | {"tools": tools} | hints
