@@ -76,20 +76,36 @@ async def live(who: str, over: anyio.Event) -> None:
         try:
             async with connected() as session:
                 good, first = True, count + 1
+                listed: set[str] = set()
                 while good and not over.is_set():
-                    count += 1
-                    good = await call(session, f"{who}.{count}", first, chance)
+                    tool = pick(chance)
+                    if tool not in listed:
+                        listed = await tools_of(session)
+                    if tool in listed:
+                        count += 1
+                        good = await call(session, tool, f"{who}.{count}", first, chance)
                     await anyio.sleep(chance.uniform(0.1, 1.0) * min(float(SLOWNESS), 3.0))
         except Exception as error:  # whatever an SDK makes of a lost connection
             write(who=who, gave_up=repr(error)[:300])
         await anyio.sleep(0.5)
 
 
-async def call(session: Any, key: str, first: int, chance: random.Random) -> bool:
+def pick(chance: random.Random) -> str:
+    """The name of a tool."""
+    return f"{chance.choice(('ids', 'plain'))}__{chance.choices(tuple(TOOLS), tuple(TOOLS.values()))[0]}"
+
+
+async def tools_of(session: Any) -> set[str]:
+    """The names of all tools. An SDK that has not listed a tool does so when its first call has been answered, and
+    shows an error of that as the outcome of the call."""
+    with anyio.fail_after(WAITS):
+        return {tool.name for tool in (await session.list_tools()).tools}
+
+
+async def call(session: Any, name: str, key: str, first: int, chance: random.Random) -> bool:
     """One call of the session whose first one has that number; whether it can go on."""
-    tool = chance.choices(tuple(TOOLS), tuple(TOOLS.values()))[0]
+    tool = name.partition("__")[2]
     steps = 0 if tool == "quick" else chance.randint(1, 4)
-    backend = chance.choice(("ids", "plain"))
     pause = chance.choice((0.02, 0.2))
     told: list[tuple[str, int]] = []
 
@@ -104,7 +120,7 @@ async def call(session: Any, key: str, first: int, chance: random.Random) -> boo
     with anyio.move_on_after(WAITS):
         try:
             arguments = {"key": key, "steps": steps, "pause": pause}
-            result = await session.call_tool(f"{backend}__{tool}", arguments, timeout, progress_callback=progressed)
+            result = await session.call_tool(name, arguments, timeout, progress_callback=progressed)
             text = " ".join(block.text for block in result.content)
             end = {"outcome": "error" if "error" in text.lower() else "result", "text": text}
         except SdkError as error:
