@@ -4,7 +4,7 @@ One route machine (`machines/cluster/route.py`) for each session and client with
 effects. A part of the mailer, which has the mailbox and the clocks.
 """
 
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
@@ -43,6 +43,9 @@ MOMENT = 0.05
 be looked through for each of them."""
 CHECK = fl.CHECK
 """Seconds between two looks at the heads of streams that come by mail."""
+
+HELD = 4_000
+"""Streams that one letter names: so many numbers are no large letter."""
 
 NAME = "mail"
 """As which mail fails."""
@@ -659,9 +662,15 @@ class Holder:
             self._mail(feed.owner, (feed.key, *NOBODY[1:]), mid, lt.Written(feed.seq))
 
     def _check(self) -> None:
-        """Mail may have been lost, the last event's too: the store is asked for all streams at once."""
-        for mid in self.feeds:
+        """Mail may have been lost, the last event's too: the store is asked for all streams at once. Whether they still
+        come from there, each owner."""
+        held: defaultdict[Incarnation, list[int]] = defaultdict(list)
+        for mid, feed in self.feeds.items():
             self._report(mid)
+            held[feed.owner].append(mid)
+        for owner, mids_of in held.items():
+            for begin in range(0, len(mids_of), HELD):
+                self._mail(owner, NOBODY, 0, lt.Held(tuple(mids_of[begin : begin + HELD])))
         listening = [(mid, feed.listener) for mid, feed in self.feeds.items() if feed.listener is not None]
         mids = tuple(mid for mid, listener in listening if listener.check())
         if mids:

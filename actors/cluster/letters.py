@@ -90,6 +90,13 @@ class Written(Struct, frozen=True, omit_defaults=True):
     seq: int
 
 
+class Held(Struct, frozen=True, omit_defaults=True):
+    """The streams of the receiver that the sender holds, by the numbers of the letters that they came of: of one that
+    the receiver does not send it is told, for the letter that said so was lost."""
+
+    mids: tuple[int, ...]
+
+
 # Between the processes that use and that own a pool: each names their link --------------------------------------
 
 
@@ -205,7 +212,7 @@ class Moved(Struct, frozen=True, omit_defaults=True):
 
 Ask: TypeAlias = Deliver | Note | Attach | Recover | End | Move | Take
 """What is answered."""
-ToOwner: TypeAlias = Ask | Detach | Written
+ToOwner: TypeAlias = Ask | Detach | Written | Held
 ToHolder: TypeAlias = Whole | Opened | Attached | Unrecorded | Events | Head | Released | Refused | Moved
 OfPool: TypeAlias = ToPool | FromPool
 OfChannel: TypeAlias = Said | Heard
@@ -221,6 +228,7 @@ BODIES: Final[dict[str, type[Body]]] = {
     "take": Take,
     "detach": Detach,
     "written": Written,
+    "held": Held,
     "answer": Whole,
     "opened": Opened,
     "attached": Attached,

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from itertools import count
+from itertools import count, filterfalse
 from typing import Any, TypeAlias, assert_never
 
 from msgspec import Struct
@@ -185,8 +185,17 @@ class Owner:
                 guest = self._guests.get(mid)
                 if guest is not None and guest.connection is not None:
                     guest.connection.written = max(guest.connection.written, seq)
+            case lt.Held(mids):
+                for unsent in filterfalse(self._sends, mids):
+                    self.mail(to, Letter(letter.key, (self._cluster.incarnation, unsent), lt.Released(), NOBODY, ""))
             case _:
                 self._ask(mid, to, letter, body)
+
+    def _sends(self, mid: int) -> bool:
+        """Whether the stream of this letter comes from here. (Where its last events are in no log, they were said.)"""
+        guest = self._guests.get(mid)
+        connection = guest.connection if guest is not None else None
+        return guest is not None and connection is not None and (connection.recorded or not guest.over)
 
     def _ask(self, mid: int, to: Incarnation, letter: Letter, ask: lt.Ask) -> None:
         there, seen = self._guests.get(mid), self._seen.get(mid)

@@ -109,6 +109,7 @@ LETTERS: Final = (
     "take",
     "detach",
     "written",
+    "held",
     "answer",
     "opened",
     "attached",

@@ -30,6 +30,7 @@ BODIES: list[letters.Body] = [
     letters.Take(),
     letters.Detach(7),
     letters.Written(9),
+    letters.Held((1, 2**47)),
     letters.Whole(200, b"\xff\x00", (("retry-after", "1"),)),
     letters.Opened("p1"),
     letters.Opened("p1", recorded=False),

@@ -16,7 +16,7 @@ from actors.ports import Failed, Get, Refused, Streaming
 from actors.sessions.router import MoveSession
 from gateway.store.memory import MemoryStore
 from tests.actors.test_continued import Story, begun
-from tests.cluster.test_mail import elsewhere, http, numbers, owners, pair
+from tests.cluster.test_mail import elsewhere, http, numbers, owners, pair, sent
 from tests.support.calls import reached
 from tests.support.door_client import Client, Pending
 from tests.support.harness import Gateway
@@ -111,15 +111,90 @@ async def test_a_call_whose_session_has_crashed_ends_though_the_word_of_that_is_
         call, request = await reached(client, alpha, progress="t")
         request.progress(1)
         await trio.sleep(1)
-        [alive] = one.actors.sessions.table.values()
-        one.store.replica.post_office = lambda to, letter: ()
-        alive.ref.cell.actor.receive = None  # type: ignore[union-attr, method-assign]
-        alive.ref.reply("nonsense")
-        await one.settle()
-        one.crashes.clear()
-        one.store.replica.post_office = lambda to, letter: (0.0,)
+        await lose_letters_while_it_crashes(one)
         assert unknown(await outcome(call, 20))
         assert executions(alpha) == 1
+
+
+async def lose_letters_while_it_crashes(gateway: Gateway) -> None:
+    """Its only session does, and nobody hears of it."""
+    [alive] = gateway.actors.sessions.table.values()
+    gateway.store.replica.post_office = lambda to, letter: ()  # type: ignore[attr-defined]
+    alive.ref.cell.actor.receive = None  # type: ignore[union-attr, method-assign]
+    alive.ref.reply("nonsense")
+    await gateway.settle()
+    gateway.crashes.clear()
+    gateway.store.replica.post_office = lambda to, letter: (0.0,)  # type: ignore[attr-defined]
+
+
+async def test_a_get_stream_goes_on_though_the_word_that_its_session_has_crashed_is_lost(autojump_clock):
+    """Nobody sends anything: its holder asks whether it still comes."""
+    alpha = slow()
+    async with pair(alpha) as (one, two):
+        client = await elsewhere(one, two)
+        events = client.listen()
+        await trio.sleep(1)
+        alpha.upstream.notify("notifications/message", {"level": "info", "data": 1})
+        await trio.sleep(1)
+        await lose_letters_while_it_crashes(one)
+        await trio.sleep(SOON)
+        assert owners(one, two) == [1, 0]
+        await client.tool("echo")
+        alpha.upstream.notify("notifications/message", {"level": "info", "data": 2})
+        await trio.sleep(5)
+        assert [m["params"]["data"] for m in events.seen("notifications/message")] == [1, 2]
+        assert events.seen("notifications/tools/list_changed")
+        assert numbers(events) == list(range(1, len(numbers(events)) + 1))
+        assert sent(two, "held") in (1, 2)
+
+
+async def test_a_connection_ends_though_the_word_that_a_newer_one_has_its_stream_is_lost(autojump_clock):
+    """It does not take the stream back."""
+    alpha = slow()
+    async with pair(alpha) as (one, two):
+        client = await elsewhere(one, two)
+        events = client.listen()
+        await trio.sleep(1)
+        alpha.upstream.notify("notifications/message", {"level": "info", "data": 1})
+        await trio.sleep(1)
+        one.store.replica.post_office = lambda to, letter: ()  # type: ignore[attr-defined]
+        client.to(one)
+        again = client.listen(events.events[-1].id)
+        await trio.sleep(0.1)
+        one.store.replica.post_office = lambda to, letter: (0.0,)  # type: ignore[attr-defined]
+        with trio.fail_after(SOON):
+            await events.end()
+        alpha.upstream.notify("notifications/message", {"level": "info", "data": 2})
+        await trio.sleep(5)
+        assert [m["params"]["data"] for m in events.seen("notifications/message")] == [1]
+        assert [m["params"]["data"] for m in again.seen("notifications/message")] == [2]
+
+
+@pytest.mark.parametrize("version", ["2025-11-25", "2025-06-18"])
+async def test_a_stream_that_is_in_no_log_is_followed_until_its_end(autojump_clock, version):
+    """That the store knows nothing of it does not mean that its owner has lost it."""
+    alpha = slow()
+    async with pair(alpha) as (one, two):
+        client = await elsewhere(one, two, version=version)
+        one.store.open = lambda *args: args[-1](Failed(Refused.AWAY))  # type: ignore[method-assign]
+        call, request = await reached(client, alpha, progress="t")
+        request.progress(1)
+        await trio.sleep(60)
+        request.text("done")
+        assert (await outcome(call))["result"]["content"][0]["text"] == "done"
+        assert [event.id for event in call.events] == [None, None]
+
+
+async def test_a_stream_that_is_in_no_log_ends_though_the_word_that_its_session_has_crashed_is_lost(autojump_clock):
+    alpha = slow()
+    async with pair(alpha) as (one, two):
+        client = await elsewhere(one, two)
+        one.store.open = lambda *args: args[-1](Failed(Refused.AWAY))  # type: ignore[method-assign]
+        call, request = await reached(client, alpha, progress="t")
+        request.progress(1)
+        await trio.sleep(1)
+        await lose_letters_while_it_crashes(one)
+        assert unknown(await outcome(call))
 
 
 @pytest.mark.parametrize("recorded", [True, False])

@@ -369,9 +369,9 @@ def _not_attached(follow: Follow, event: NotAttached) -> Step:
 
 
 def _check_due(follow: Follow, event: CheckDue) -> Step:
-    """One who is asked in vain may be alive and not know the session any more."""
+    """One who is asked in vain may be alive and not know the session any more. Of what is not recorded nobody knows."""
     clock: Effects = [StartCheckClock()]
-    if follow.phase is not Phase.LIVE:
+    if follow.phase is not Phase.LIVE or not follow.recorded:
         return follow, clock
     if follow.unanswered >= UNANSWERED:
         follow, effects = _owner_lost(follow, OwnerLost())
