@@ -327,7 +327,9 @@ def _line(entry: dict[str, Any]) -> str:
         lines = "".join(f"\n    {line}" for line in error.get("stderr", ()))
         return f"  {entry['name']}: does not work: {error.get('message')}{lines}"
     what = [f"{entry.get('era')} era, revision {entry.get('revision')}"]
-    what += [f"{count} {kind}" for kind, count in entry.get("counts", {}).items()]
+    what += [
+        f"{count} {kind.removesuffix('s') if count == 1 else kind}" for kind, count in entry.get("counts", {}).items()
+    ]
     itself = " ".join(filter(None, (entry.get("server"), entry.get("version"))))
     return (
         f"  {entry['name']}: works ({itself}): {', '.join(what)}" if itself else f"  {entry['name']}: {', '.join(what)}"

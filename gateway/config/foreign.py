@@ -63,6 +63,9 @@ OWN_OF_FILE: Mapping[str, str] = {
 }
 """The same for the root of a file."""
 
+CLAUDE_CODE_STATE = frozenset({"projects", "numStartups"})
+"""Keys of `~/.claude.json`, in which Claude Code keeps what it knows of one user: servers among a hundred other things."""
+
 MILLISECONDS_OVER = 3600
 """A `timeout` of more is in milliseconds, as Claude Code and Gemini CLI mean it: no request takes so many seconds."""
 
@@ -137,6 +140,12 @@ def adapt(data: Mapping[str, Any], folder: FilePath) -> Adapted:
         adapted.problems.append(
             Problem("nothing here is served from there: move `servers` to the top", ("mcp", "servers"))
         )
+    if "gateway" not in data and (found := sorted(CLAUDE_CODE_STATE & data.keys())):
+        message = (
+            "this is what Claude Code keeps for one user: copy `mcpServers` from it, at the top and under `projects`"
+        )
+        adapted.problems.append(Problem(message, (found[-1],)))
+        adapted.data = {key: value for key, value in data.items() if key in SECTIONS}
     for key in [key for key in adapted.data if key in OWN_OF_FILE]:
         if key != "mcp":  # which servers it names is heeded
             own.found(OWN_OF_FILE[key], (key,))

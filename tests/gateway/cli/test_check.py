@@ -155,7 +155,7 @@ def test_each_server_is_connected_to_when_that_is_asked_for(
     name = file('{"mcpServers": {"fx": {"command": "sh"}}}')
     composition.entries["servers"] = [WORKS]
     result = stagedoor("check", "--connect", name)
-    line = "  fx: works (fixture 1.0): modern era, revision 2026-07-28, 3 tools, 1 prompts"
+    line = "  fx: works (fixture 1.0): modern era, revision 2026-07-28, 3 tools, 1 prompt"
     assert (result.exit_code, result.stdout.splitlines()[1:]) == (0, [line])
     composition.entries["servers"] = [WORKS, DEAD]
     result = stagedoor("check", "--connect", name)

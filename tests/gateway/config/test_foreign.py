@@ -53,6 +53,16 @@ def test_claude_code(loaded: Callable[..., Loaded]) -> None:
     assert own.line == 12
 
 
+def test_what_claude_code_keeps_for_one_user_is_one_error_that_says_what_to_do(tmp_path: Path) -> None:
+    state = {"numStartups": 3, "tipsHistory": {}, "mcpServers": {"a": {"command": "x"}}, "projects": {"/p": {}}}
+    file = tmp_path / ".claude.json"
+    file.write_text(json.dumps(state))
+    with pytest.raises(ConfigError) as refused:
+        load(file, {})
+    (problem,) = refused.value.problems
+    assert "copy `mcpServers`" in problem.message
+
+
 @pytest.mark.parametrize("folder", [".cursor", "."])
 def test_cursor(loaded: Callable[..., Loaded], tmp_path: Path, folder: str) -> None:
     found = loaded("cursor.mcp.json", folder)
