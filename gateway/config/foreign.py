@@ -64,7 +64,7 @@ OWN_OF_FILE: Mapping[str, str] = {
 """The same for the root of a file."""
 
 CLAUDE_CODE_STATE = frozenset({"projects", "numStartups"})
-"""Keys of `~/.claude.json`, in which Claude Code keeps what it knows of one user: servers among a hundred other things."""
+"""Keys of `~/.claude.json`, where Claude Code keeps what it knows of one user: servers among a hundred other things."""
 
 MILLISECONDS_OVER = 3600
 """A `timeout` of more is in milliseconds, as Claude Code and Gemini CLI mean it: no request takes so many seconds."""
