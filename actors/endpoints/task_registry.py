@@ -101,21 +101,23 @@ class TaskRegistry:
         """Refusal (-32602) for a task that was not made in this session, or of what its client may not see, and
         (-32601) for what its server can't do."""
         method, guard = effect.method, self._endpoint.guard
-        upstreams = self._endpoint.upstreams
-        served, backend = upstreams.served, self._made.get(id)
+        served, backend = self._endpoint.upstreams.served, self._made.get(id)
+        if served is not None and not self._prefixed:
+            self._check_can(served.backends[0], method)  # what its server lacks, lacks the endpoint
         if backend is None or served is None or backend not in served.backends:
             raise errors.Refusal(tasks.unknown())
         if not guard.asking(effect.rights, lambda: guard.shows_task(backend, self._tools.get(id, ""))):
             raise errors.Refusal(tasks.unknown())
-        server_info = upstreams.server_infos.get(backend)
-        refusal = (
-            tasks.refusal(capabilities.parse(server_info.capabilities), server_info.version, method)
-            if server_info
-            else None
-        )
-        if refusal is not None:
-            raise errors.Refusal(refusal)
+        self._check_can(backend, method)
         return tasks.resolve(id, served.backends) if self._prefixed else Owner(backend, id)
+
+    def _check_can(self, backend: str, method: str) -> None:
+        """Refusal (-32601) for what a server that is connected can't do."""
+        server_info = self._endpoint.upstreams.server_infos.get(backend)
+        if server_info is not None:
+            refusal = tasks.refusal(capabilities.parse(server_info.capabilities), server_info.version, method)
+            if refusal is not None or not self.offers(backend, server_info):
+                raise errors.Refusal(refusal or errors.method_not_found(method))
 
     def knows(self, backend: str, params: Raw) -> bool:
         """Whether what a server tells of a task is of one that this client could ask about. Others are the gateway's,

@@ -131,6 +131,20 @@ async def test_lists_of_tasks_are_never_given(autojump_clock: Any, endpoint: str
 
 
 @ENDPOINTS
+@pytest.mark.parametrize("sharing", ["session", "shared"])
+async def test_who_was_offered_no_tasks_can_ask_about_none(
+    autojump_clock: Any, endpoint: str, prefix: str, sharing: Any
+) -> None:
+    alpha = Backend("alpha") if sharing == "session" else TaskBackend(sharing=sharing)
+    async with open_gateway(alpha) as gateway:
+        await warmed(gateway)
+        client = await gateway.connect(endpoint)
+        assert "tasks" not in client.server["capabilities"]
+        for method in ("tasks/get", "tasks/result", "tasks/cancel"):
+            assert (await client.begin(method, {"taskId": "x"}).error()).code == -32601
+
+
+@ENDPOINTS
 @pytest.mark.parametrize("version", ["2024-11-05", "2025-03-26", "2025-06-18"])
 async def test_older_clients_have_no_tasks(autojump_clock: Any, endpoint: str, prefix: str, version: str) -> None:
     alpha = TaskBackend()
