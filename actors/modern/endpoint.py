@@ -458,6 +458,10 @@ class ModernEndpoint(Endpoint):
             message = learned
         if request is not None and self.services.table.value.policy is not None:
             message = self._for_this_client(message)
+        if not message.ok and request is not None and self.merged is not None:
+            # Before it is put into the words of this era, which may say again what the client asked for.
+            failed, merged = message, self.merged
+            message = self.guard.asking(self.rights_of(message.call), lambda: merged.exposed(failed))
         backend, ok, payload = message.backend, message.ok, message.payload
         if request is not None and message.call in self.calls and (ok or not self.as_is(backend)):
             known = self._known.get(backend) or Backend(backend, LATEST_HANDSHAKE)

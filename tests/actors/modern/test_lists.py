@@ -194,3 +194,22 @@ async def test_a_server_that_hangs_is_waited_for_once(era: str, autojump_clock: 
                     (await listen(client)).drop()
                 seconds.append(round(trio.current_time() - began))
         assert took == {"list": [3, 0, 0], "call": [10, 0, 0], "listen": [0, 0, 0]}
+
+
+@pytest.mark.parametrize("era", ["modern", "legacy"])
+@pytest.mark.parametrize("data", [None, {"uri": "file:///x"}])
+async def test_an_error_names_a_resource_in_the_words_of_the_client(
+    era: str, data: Any, autojump_clock: MockClock
+) -> None:
+    backend = server(era, kind="http", mute={"resources/read", "tools/call"})
+    async with open_gateway(backend, Backend("beta")) as gateway:
+        client = ModernClient(gateway.actors.door, gateway.nursery)
+        await client.call("tools/list")
+        read = client.begin("resources/read", {"uri": "alpha+file:///x"})
+        (await backend.next("resources/read")).error(-32002, "gone", data)
+        error = await read.error()
+        assert (error.code, error.data) == (-32602, {"uri": "alpha+file:///x"})
+        call = client.begin("tools/call", {"name": "alpha__echo"})
+        (await backend.next("tools/call")).error(-32002, "gone", data)
+        named = {"data": {"uri": "alpha+file:///x"}} if data else {}
+        assert (await call.error()).data == {"code": -32002, **named}
