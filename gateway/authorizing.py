@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from actors.ports import NO_AUDIT, Asker, Audit, Log, Revocations, Telemetry
+from actors.protocol.issuers import EVERYTHING
 from gateway.config.settings import Address, Settings
 from gateway.http.authorization import Authorization, Resource
 from gateway.http.security import SecurityChecks
@@ -72,9 +73,12 @@ class Admission:
 
 
 def claims_of(settings: Settings) -> frozenset[str]:
-    """Which claims of tokens the rules ask about."""
-    policy = settings.table.policy
-    return policy.claims if policy is not None else frozenset()
+    """Which claims of tokens the rules ask about; all of them may count for a server that gets a token in place of a
+    user's."""
+    table = settings.table
+    asked = table.policy.claims if table.policy is not None else frozenset[str]()
+    exchanged = any(spec.exchanged for spec in table.backends.values())
+    return asked | {EVERYTHING} if exchanged else asked
 
 
 def _at(settings: Settings, listen: Address) -> str:

@@ -5,6 +5,7 @@ may do is said by claims that every issuer calls otherwise. A claim is named by 
 names that have dots in quotes: `"https://example.com/roles"`.
 """
 
+import hashlib
 import json
 import re
 from collections.abc import Collection, Iterable, Mapping
@@ -20,6 +21,11 @@ MEMBERS: Final = 1_000
 
 CLAIM: Final = 4096
 """Characters of a claim that a rule asks about; of a longer one it can't be told what it says."""
+
+EVERYTHING: Final = ""
+"""Among the claims that are asked about: all of them count. (It is the name of none that a rule can ask about.)"""
+_OF_ONE_TOKEN: Final = frozenset({"exp", "iat", "jti", "nbf"})
+"""Claims that say nothing of the bearer."""
 
 REFUSALS: Final = (
     "too_long", "malformed", "critical_extension", "no_issuer", "unknown_issuer", "algorithm", "type", "unknown_key",
@@ -99,7 +105,7 @@ def rights_of(
     claims: Mapping[str, Any], issuer: Issuer, expiry: float | None, asked: Collection[str] = ()
 ) -> Rights | None:
     """What the claims of a token that is good give; None: they do not say to whom. `asked`: those that rules ask
-    about."""
+    about, and `EVERYTHING` where whatever it says may make a difference."""
     subject = subject_of(claims, issuer)
     if subject is None:
         return None
@@ -112,7 +118,16 @@ def rights_of(
     further = tuple((name, json.dumps(claims[name])) for name in sorted(asked) if name in claims)
     kept = tuple((name, value) for name, value in further if len(value) <= CLAIM)
     cut = tuple(name for name, value in further if len(value) > CLAIM)
-    return Rights(issuer.issuer, subject, client, frozenset(groups), frozenset(scopes), expiry, kept, partial, cut)
+    others = _digest(claims) if EVERYTHING in asked else ""
+    return Rights(
+        issuer.issuer, subject, client, frozenset(groups), frozenset(scopes), expiry, kept, partial, cut, others
+    )
+
+
+def _digest(claims: Mapping[str, Any]) -> str:
+    """Equal for two tokens that say the same, whenever they were issued."""
+    said = sorted((name, json.dumps(value)) for name, value in claims.items() if name not in _OF_ONE_TOKEN)
+    return hashlib.sha256(repr(said).encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
 def lacks_groups(claims: Mapping[str, Any]) -> bool:

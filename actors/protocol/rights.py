@@ -23,7 +23,8 @@ class Rights(Struct, frozen=True, omit_defaults=True, cache_hash=True):
     `issuer` and `subject` are those of the token, `client` is the id of the OAuth client that it was issued to.
     `expiry` is when the token ends, in seconds since 1970; None: it does not. `claims` are further ones that rules ask
     about, each with its value as JSON, and `cut` those that are too long to be kept. `partial`: there may be further
-    groups, which the token could not name."""
+    groups, which the token could not name. `others`: a digest of all that the token says, where that may make a
+    difference to a server."""
 
     issuer: str = ""
     subject: str = ""
@@ -34,6 +35,7 @@ class Rights(Struct, frozen=True, omit_defaults=True, cache_hash=True):
     claims: tuple[tuple[str, str], ...] = ()
     partial: bool = False
     cut: tuple[str, ...] = ()
+    others: str = ""
 
     @property
     def ends(self) -> float | None:
@@ -44,7 +46,8 @@ class Rights(Struct, frozen=True, omit_defaults=True, cache_hash=True):
     def digest(self) -> str:
         """Equal for equal rights, in every process, whenever they expire."""
         lacks = self.partial, self.cut
-        return _digest(self.issuer, self.subject, self.client, self.groups, self.scopes, self.claims, lacks)
+        claims = (*self.claims, ("", self.others)) if self.others else self.claims
+        return _digest(self.issuer, self.subject, self.client, self.groups, self.scopes, claims, lacks)
 
 
 NO_RIGHTS = Rights()

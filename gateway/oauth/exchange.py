@@ -2,7 +2,7 @@
 
 The token by which a user asks is shown to its own issuer alone, by the gateway as the client that it is there; the
 server gets what the issuer gives for it, which ends when that token does. Each user has his own for each server, and
-for each set of rights with which he asks: a client that may little at the gateway may not more at the server.
+for whatever the token says with which he asks: a client that may little at the gateway may not more at the server.
 """
 
 from collections.abc import Callable

@@ -96,6 +96,24 @@ async def test_each_user_has_his_own_and_each_set_of_rights_too(era: str, tmp_pa
 
 @ERAS
 @PLACES
+async def test_each_call_goes_with_what_is_given_for_a_token_that_says_the_same(
+    path: str, tool: str, era: str, tmp_path: Path
+) -> None:
+    """Whichever claim says it: nobody but issuer and server knows which of them decide."""
+    async with open_oauth_world() as world, open_authorized(configured(world), tmp_path) as gateway:
+        for later in range(2):
+            tokens = {o: world.token_for(RESOURCE, "ann", scope="mcp", org_id=o, jti=f"{o}{later}") for o in ("a", "b")}
+            for org, token in tokens.items():
+                assert user_of(await call(gateway, token, era, tool, path)) == "ann"
+                asked_by = world.calls()[-1].token
+                assert world.given_for[asked_by] == org
+            if not later:
+                before = len(exchanges(world))
+        assert len(exchanges(world)) == before, "another token that says the same gives the same"
+
+
+@ERAS
+@PLACES
 @pytest.mark.parametrize("kind", ["legacy", "modern"])
 async def test_each_set_of_rights_is_shown_what_the_server_lists_to_it(
     kind: str, path: str, tool: str, era: str, tmp_path: Path

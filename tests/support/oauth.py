@@ -133,6 +133,8 @@ class OAuthWorld:
     counts: Counter[str] = field(default_factory=Counter)
     numbers: Any = field(default_factory=lambda: count(1))
     on_call: Callable[[str], None] = lambda tool: None
+    given_for: dict[str, str] = field(default_factory=dict)
+    """By what it gave in exchange: the `org_id` of the token that it was given for."""
     issued_type: str | None = ACCESS_TOKEN
     """What it says that it gives in exchange."""
 
@@ -280,6 +282,7 @@ class OAuthWorld:
                 return _json({"error": "invalid_request"}, 400)
             granted = replace(granted, actor=actor.client)
         status, headers, body = self._give(granted, False)
+        self.given_for[json.loads(body)["access_token"]] = claims.get("org_id", "")
         more = {"issued_token_type": self.issued_type} if self.issued_type is not None else {}
         return status, headers, json.dumps(json.loads(body) | more).encode()
 
