@@ -649,8 +649,8 @@ ROWS: Mapping[str, Row] = {
         ),
     ),
     "a merged list, for one server": Row((3, 60), (Proof(merged_list, needs_merging),)),
-    "a call, for the lists on which its name may be": Row((10,), (Proof(lookup, needs_merging),)),
-    "the acknowledgement of a subscription, for one server": Row((10,), (Proof(subscription, needs_no_session),)),
+    "a call, for the lists on which its name may be": Row((10, 60), (Proof(lookup, needs_merging),)),
+    "the acknowledgement of a subscription, for one server": Row((10, 60), (Proof(subscription, needs_no_session),)),
     "a connection to a server": Row((30,), (Proof(connection), Proof(connection_again))),
     "the GET stream of a legacy server, before calls are sent to it": Row((1,), (Proof(get_stream, needs_get_stream),)),
     "the answer to `server/discover`": Row(
