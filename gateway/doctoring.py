@@ -62,7 +62,8 @@ async def _visit(spec: BackendSpec, client: Client) -> dict[str, Any]:
     before, began = await _children(), trio.current_time()
     [server] = await client.servers()
     if (error := server.get("error")) is not None:
-        return {"error": str(error.get("message", "it does not work"))}
+        lines = [str(error.get("message", "it does not work")), *(f"  {line}" for line in error.get("stderr") or ())]
+        return {"error": "\n".join(lines)}
     tools = await client.list("tools") if server.get("counts", {}).get("tools") else []
     seconds = trio.current_time() - began
     await trio.sleep(SETTLE)

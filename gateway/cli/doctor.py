@@ -7,7 +7,7 @@ import click
 import trio
 
 from gateway.cli.client import Parts
-from gateway.cli.common import file_argument, json_option, load_file
+from gateway.cli.common import file_argument, json_option, load_file, tell_troubles
 from gateway.cli.output import print_json, print_rows, printable
 
 _COLUMNS = ("server", "processes", "memory", "starts in", "tools", "sharing")
@@ -21,11 +21,12 @@ def doctor(parts: Callable[[], Parts], /, *, file: str, as_json: bool) -> None:
     """Start each server of FILE that is a process, one after the other, and say what it costs and whether it could be
     shared. Of servers behind a URL there is nothing to say."""
     found = trio.run(parts().examine, load_file(file).settings)
+    troubles = {entry["name"]: entry["error"] for entry in found if "error" in entry}
     if as_json:
         print_json(found)
-    else:
-        _print(found)
-    raise SystemExit(1 if any("error" in entry for entry in found) else 0)
+        raise SystemExit(1 if troubles else 0)
+    _print(found)
+    tell_troubles(troubles)
 
 
 def _print(found: list[dict[str, Any]]) -> None:
@@ -34,10 +35,6 @@ def _print(found: list[dict[str, Any]]) -> None:
     for entry in examined:
         if entry["advice"]:
             click.echo(printable(f"{entry['name']}: {entry['advice']}"), err=True)
-    for entry in found:
-        if "error" in entry:
-            click.secho(f"server {printable(entry['name'])!r}: ", fg="red", nl=False, err=True)
-            click.echo(printable(entry["error"].splitlines()[0]), err=True)
     if not found:
         click.echo("no server of this configuration is a process", err=True)
 

@@ -103,13 +103,18 @@ def test_one_that_is_started_with_a_users_key_is_started_without(config: Path) -
 
 def test_one_that_does_not_start_is_named_and_the_others_are_examined(config: Path) -> None:
     file = json.loads(config.read_text())
-    servers = {"broken": {"command": sys.executable, "args": ["-c", "raise SystemExit(3)"]}}
+    servers = {
+        "broken": {
+            "command": sys.executable,
+            "args": ["-c", "import sys; print('no key', file=sys.stderr); sys.exit(3)"],
+        }
+    }
     servers["reader"] = file["mcpServers"]["reader"]
     config.write_text(json.dumps({"mcpServers": servers}))
     done = run(config)
     assert done.exit_code == 1
     assert "broken" in done.output
-    assert "exited with status 3" in done.output
+    assert "exited with status 3\n  no key\n" in done.output, "as other commands say why"
     assert done.stdout.splitlines()[0].startswith("reader\t2\t")
 
 
