@@ -5,6 +5,7 @@ server is started, connected or asked. What is hidden is as if there were none o
 """
 
 from collections.abc import Callable, Iterable
+from itertools import islice
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from msgspec import Raw
@@ -20,7 +21,7 @@ from actors.protocol.filter import located
 from actors.protocol.limiting import Due
 from actors.protocol.messages import EMPTY
 from actors.protocol.methods import UNSUBSCRIBE
-from actors.protocol.policy import NOTHING, Decision, Facts, Kind, Policy, Ruleset, called
+from actors.protocol.policy import NOTHING, TEMPLATES_MAX, Decision, Facts, Kind, Policy, Ruleset, called
 from actors.protocol.rights import Rights
 from actors.protocol.subjects import Subject
 from actors.protocol.table import BackendSpec, left_out
@@ -172,6 +173,8 @@ class Guard:
         if kind == "tool" and ruleset.conditional:
             return (item for item in items if _listed(ruleset, spec.name, item))
         decide, backend = ruleset.decide, spec.name
+        if kind == "template":
+            items = islice(items, TEMPLATES_MAX)
         return (item for item in items if decide(kind, backend, item_name(item, member) or "").listed)
 
     # What may be done

@@ -30,6 +30,9 @@ Outcome = Literal["allow", "deny", "step-up"]
 
 RULESETS_MAX: Final = 4096
 """Principals, by their rights, whose rules are remembered."""
+TEMPLATES_MAX: Final = 2_000
+"""Templates of one list that rules are asked about: each takes long, and all others wait meanwhile. Further ones are
+not shown."""
 DECISIONS_MAX: Final = 4096
 """Decisions remembered for those who have the same rules."""
 NAME_MAX: Final = 512
@@ -261,6 +264,7 @@ class Ruleset:
 
     __slots__ = (
         "_about_many",
+        "_about_one",
         "_apart",
         "_asking",
         "_caller",
@@ -305,6 +309,8 @@ class Ruleset:
         self._seen: dict[str, bool] = {}
         self._about_many: dict[tuple[str, str], tuple[_Decided, _Decided]] = {}
         """By kind and backend, of as many as are configured."""
+        self._about_one: dict[tuple[str, str], tuple[Rule, ...]] = {}
+        """The same."""
         self.key = self.about()
 
     def about(self, backends: Collection[str] | None = None) -> str:
@@ -430,10 +436,10 @@ class Ruleset:
         refused, allowed = UNMENTIONED, ""
         needed: dict[str, None] = {}
         gate = ""
-        for rule in self._rules:
-            deny = next((item for item in rule.deny if item.matches_any(kind, backend, read_as)), None)
-            gates = [scopes for item, scopes in rule.scopes if item.matches_any(kind, backend, read_as)]
-            allow = next((item for item in rule.allow if item.matches(kind, backend, name)), None)
+        for rule in self._about(kind, backend):
+            deny = next((item for item in rule.deny if any(map(item.name.matches, read_as))), None)
+            gates = [scopes for item, scopes in rule.scopes if any(map(item.name.matches, read_as))]
+            allow = next((item for item in rule.allow if item.name.matches(name)), None)
             if deny is None and not gates and (allow is None or allowed):
                 continue
             holds = self._holds(rule, kind, backend, name, asked)
@@ -452,6 +458,27 @@ class Ruleset:
         if not self._scopes.issuperset(needed):
             return Decision("step-up", f"{gate}: scopes", tuple(needed))
         return Decision("allow", allowed)
+
+    def _about(self, kind: Kind, backend: str) -> tuple[Rule, ...]:
+        """The rules that say something of such things of a backend, with what they say of them."""
+        known = self._about_one.get((kind, backend))
+        if known is None:
+
+            def here(one: Item) -> bool:
+                return one.kind == kind and one.backend.matches(backend)
+
+            narrowed = (
+                replace(
+                    rule,
+                    allow=tuple(filter(here, rule.allow)),
+                    deny=tuple(filter(here, rule.deny)),
+                    scopes=tuple((one, scopes) for one, scopes in rule.scopes if here(one)),
+                )
+                for rule in self._rules
+            )
+            known = tuple(rule for rule in narrowed if rule.allow or rule.deny or rule.scopes)
+            self._about_one[kind, backend] = known
+        return known
 
     def _holds(self, rule: Rule, kind: Kind, backend: str, name: str, asked: Facts) -> "Holds":
         """Whether a rule counts for this."""

@@ -673,3 +673,19 @@ async def test_rules_are_asked_once_about_a_long_list_by_all_who_see_the_same(
             found = (await client.call("resources/templates/list"))["resourceTemplates"]
             assert len(found) == 599
         assert asked == 600
+
+
+@pytest.mark.parametrize("endpoint", ["", "alpha"])
+async def test_rules_are_asked_about_so_many_templates_of_a_list_and_no_more(
+    endpoint: str, autojump_clock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("actors.endpoints.guard.TEMPLATES_MAX", 3)
+    backend = Backend("alpha")
+    listed = [{"name": f"n{n}", "uriTemplate": f"file:///{n}/{{x}}"} for n in range(5)]
+    backend.results["resources/templates/list"] = lambda _: {"resourceTemplates": listed}
+    async with open_gateway(backend) as gateway:
+        client = await gateway.connect(endpoint)
+        assert len((await client.call("resources/templates/list"))["resourceTemplates"]) == 5
+        enforce(gateway, rule(allow=["resource:alpha:*"]))
+        found = (await client.call("resources/templates/list"))["resourceTemplates"]
+        assert [template["name"] for template in found] == ["n0", "n1", "n2"]
