@@ -10,6 +10,7 @@ import ipaddress
 import re
 import secrets
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from http.cookies import CookieError, SimpleCookie
@@ -105,8 +106,9 @@ class Request:
 
     @property
     def answer(self) -> dict[str, str]:
-        """What stands in the query. Of two values of one name neither counts."""
-        return _pairs(self.query)
+        """What stands in the query. Of two values of one name neither counts, but that there was one (RFC 6749, section
+        3.1: none may come twice)."""
+        return _pairs(self.query, twice="")
 
 
 @dataclass(frozen=True, slots=True)
@@ -497,18 +499,15 @@ def _terms(provider: Provider, scopes: Sequence[str]) -> str:
     return hashlib.sha256(msgspec.json.encode((provider.server.issuer, scopes))).hexdigest()
 
 
-def _pairs(text: str) -> dict[str, str]:
-    found: dict[str, str] = {}
-    twice = set()
+def _pairs(text: str, twice: str | None = None) -> dict[str, str]:
+    """By name. `twice`: what stands for two values of one name; None: neither counts."""
     try:
         given = parse_qsl(text, keep_blank_values=True, max_num_fields=32)
     except ValueError:
         return {}
-    for name, value in given:
-        if name in found:
-            twice.add(name)
-        found[name] = value
-    return {name: value for name, value in found.items() if name not in twice}
+    times = Counter(name for name, _ in given)
+    once = {name: value for name, value in given if times[name] == 1}
+    return once if twice is None else dict.fromkeys(times, twice) | once
 
 
 def _is_of(peer: str, allowed: tuple[str, ...]) -> bool:

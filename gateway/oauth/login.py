@@ -108,7 +108,8 @@ class SignIn:
             redirect_uri=self._redirect_uri,
             state=state,
             code_challenge=grants.challenge(verifier),
-            scopes=("openid",),
+            # Claims of a profile are what tells users apart where `sub` does not (Entra's `oid`).
+            scopes=("openid",) if self._issuers[issuer].subject == (("sub",),) else ("openid", "profile"),
             resource=None,
             more={"nonce": nonce},
         )

@@ -77,6 +77,16 @@ async def test_beginning_costs_the_store_nothing_and_the_issuer_one_look_for_man
     assert len(idp.asked) == 1
 
 
+async def test_where_a_profile_tells_users_apart_it_is_asked_for() -> None:
+    """Entra gives no `oid` without that."""
+    shelf, wall = MemoryShelf(lambda: 1000.0), lambda: 1000.0
+    for subject, scope in (((("sub",),), "openid"), ((("tid",), ("oid",)), "openid profile")):
+        issuer = Issuer(LOGIN, subject=subject)
+        signing = SignIn([issuer], "pages", None, f"{BASE}/connect/callback", shelf, SEALER, Discovery(Idp()), wall)
+        url = await signing.begin(LOGIN, "browser", "/connect/x")
+        assert dict(parse_qsl(urlsplit(url).query))["scope"] == scope
+
+
 async def test_a_sign_in_that_took_too_long_is_over() -> None:
     idp, now = Idp(), [1000.0]
     signing = sign_in(idp, wall=lambda: now[0])

@@ -326,6 +326,17 @@ async def test_8_an_answer_of_another_issuer_is_never_redeemed(
         assert "is connected" not in last
 
 
+async def test_8_two_issuers_in_one_answer_are_not_none(tmp_path: Path, stores: tuple[Any, Any]) -> None:
+    """Where the right one has not said that it names itself."""
+    async with opened(tmp_path, {"iss": False}, store=stores[0]) as (world, gateway):
+        ann = Browser(gateway, world, "ann")
+        url = await flow_of(gateway, "ann")
+        await ann.press(url, await ann.open(url), token=TOKENS["ann"])
+        back = await ann.sign_in(await ann.press(url, await ann.open(url)))
+        assert "not of the authorization server" in await ann.open(f"{back}&iss={world.origin}&iss=https://other.test")
+        assert world.counts["/token"] == 0
+
+
 async def test_10_a_server_without_pkce_is_refused(tmp_path: Path, stores: tuple[Any, Any]) -> None:
     """Attack 10."""
     async with opened(tmp_path, {"s256": False}, store=stores[0]) as (world, gateway):
