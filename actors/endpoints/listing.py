@@ -217,11 +217,12 @@ class Listing:
         self._endpoint.tree.slow.late(self._whom(backend), seconds, self._endpoint.host.ctx.now())
 
     def _whom(self, backend: str) -> Hashable:
-        """Who is slow if this server is: over a connection of the client's own it may be busy with what the client
-        wants of it, which says nothing of others."""
+        """Who is slow if this server is, to this principal: over a connection of the client's own it may be busy with
+        what the client wants of it, which says nothing of others."""
         endpoint = self._endpoint
+        principal, server = whose(catalogue_key(endpoint, backend))
         upstream = endpoint.upstreams.connections.get(backend) if endpoint.lists_itself(backend) else None
-        return upstream if upstream is not None else whose(catalogue_key(endpoint, backend))
+        return principal, upstream if upstream is not None else server
 
     def _itself(self, backend: str) -> bool:
         """Whether it is asked from here: the catalogue has its own deadline, and always answers."""

@@ -8,6 +8,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from actors.ports import Principal
 from tests.actors.test_cold_start import Disk
 from tests.support.door_client import Client, Pending
 from tests.support.harness import Gateway, open_gateway
@@ -213,3 +214,16 @@ async def test_an_error_names_a_resource_in_the_words_of_the_client(
         (await backend.next("tools/call")).error(-32002, "gone", data)
         named = {"data": {"uri": "alpha+file:///x"}} if data else {}
         assert (await call.error()).data == {"code": -32002, **named}
+
+
+async def test_a_server_that_hangs_for_one_user_is_waited_for_by_another(autojump_clock: MockClock) -> None:
+    hung = server("modern", "hung", kind="http", mute={"tools/list"})  # over one connection for all
+    async with open_gateway(hung, Backend("beta")) as gateway:
+        took = []
+        for name in ("ann", "ann", "bob"):
+            client = ModernClient(gateway.actors.door, gateway.nursery, principal=Principal(name))
+            await client.call("resources/read", {"uri": "hung+file:///x"})  # it is connected
+            began = trio.current_time()
+            await client.call("tools/list")
+            took.append(round(trio.current_time() - began))
+        assert took == [3, 0, 3]
