@@ -23,7 +23,7 @@ from actors.tree import GatewayActors
 from actors.upstreams.backends import Status
 from gateway.cli.client import Client, ClientFailedError, Target, UrlTarget
 from gateway.client import Client as Session
-from gateway.client import ClientError, McpError
+from gateway.client import ClientError, McpError, RequestFailedError
 from gateway.client import open_client as open_session
 from gateway.config import Settings
 from gateway.embedding import open_actors
@@ -36,6 +36,7 @@ EXECUTED: Final = {
     "yes": "the call was executed, and its result was lost",
 }
 """What `data.executed` means, in plain words."""
+UNAUTHORIZED: Final = 401
 AT_ONCE: Final = 16
 """Servers that are connected to at one time."""
 PAUSE: Final = 0.5
@@ -82,7 +83,8 @@ def _texts(value: object) -> list[str]:
 
 class Asking:
     """A client that connects with its first question, and says for people what goes wrong. `name`: of whoever is asked,
-    where they need to be told; `within` are the seconds for the handshake, and `patience` those for an answer."""
+    where they need to be told; `within` are the seconds for the handshake, and `patience` those for an answer;
+    `refused`: what is told besides where it asks who is there (401)."""
 
     def __init__(
         self,
@@ -92,12 +94,14 @@ class Asking:
         name: str = "",
         within: float = math.inf,
         patience: float = math.inf,
+        refused: str = "",
         statuses: Mapping[str, Status] = MappingProxyType({}),
     ) -> None:
         self._opened = opened
         self._stack = stack
         self._name = name
         self._within, self._patience = within, patience
+        self._refused = refused
         self._statuses = statuses
         self._client: Session | None = None
         self.missing: dict[str, str] = {}
@@ -151,7 +155,8 @@ class Asking:
             raise ClientFailedError(told(error.raw, self._statuses, acts=acts)) from error
         except ClientError as error:
             executed = f"\n  {EXECUTED[error.executed]}" if acts else ""
-            raise ClientFailedError(f"{whose}{error}{executed}") from error
+            refused = self._refused if isinstance(error, RequestFailedError) and error.status == UNAUTHORIZED else ""
+            raise ClientFailedError(f"{whose}{error}{refused}{executed}") from error
         except ValueError as error:
             raise ClientFailedError(f"{whose}{error}") from error
 
@@ -198,7 +203,9 @@ async def open_url(target: UrlTarget, limits: Limits) -> AsyncIterator[UrlClient
     opened = open_session(target.url, headers=headers, info=INFO, within=within)
     async with AsyncExitStack() as stack:
         name = target.url.partition("?")[0]
-        yield UrlClient(target, Asking(opened, stack, name=name, within=within, patience=patience))
+        refused = ": it does not take this token" if target.token else " (--token, or $STAGEDOOR_TOKEN)"
+        asking = Asking(opened, stack, name=name, within=within, patience=patience, refused=refused)
+        yield UrlClient(target, asking)
 
 
 # Over a configuration ------------------------------------------------------------------------------------------

@@ -87,6 +87,8 @@ def _lines_to_paste(settings: Settings) -> list[str]:
     header = ' --header "Authorization: Bearer $TOKEN"' if settings.auth.tokens else ""
     added: dict[str, object] = {"name": "stagedoor", "type": "http", "url": url}
     if header:
+        # An editor asks for what is named there alone.
+        added["inputs"] = [{"type": "promptString", "id": "token", "description": "Bearer token", "password": True}]
         added["headers"] = {"Authorization": "Bearer ${input:token}"}
     rows = [
         ("Claude Code", f"claude mcp add --transport http stagedoor {url}{header}"),

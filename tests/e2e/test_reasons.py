@@ -100,6 +100,18 @@ def test_a_call_that_failed_says_whether_it_was_executed(dead: Path, stagedoor: 
     assert "the call was not executed" in called.stderr
 
 
+def test_who_has_no_token_is_told_how_one_is_given(tmp_path: Path, stagedoor: Run, programs: Programs) -> None:
+    file = tmp_path / "tokens.json"
+    tokens = {"auth": {"tokens": {"ann": "a" * 32}}}
+    file.write_text(json.dumps({"mcpServers": {"works": SERVERS["works"]}, "gateway": tokens}))
+    where = ("--url", programs.gateway(file).endpoint())
+    asked = stagedoor("ls", "tools", *where)
+    assert asked.returncode == 1
+    assert "401 Unauthorized (--token, or $STAGEDOOR_TOKEN)" in asked.stderr
+    assert "it does not take this token" in stagedoor("ls", "tools", *where, "--token", "b" * 32).stderr
+    assert stagedoor("ls", "tools", *where, "--token", "a" * 32).returncode == 0
+
+
 def test_a_running_gateway_is_asked_by_the_address_that_clients_use(
     config: Path, stagedoor: Run, programs: Programs
 ) -> None:

@@ -75,7 +75,9 @@ def test_with_tokens_every_line_sends_one_and_none_is_shown() -> None:
     assert line(text, "identity") == "bearer tokens of ann, bob"
     for label in ("Claude Code", "Inspector", "curl"):
         assert '"Authorization: Bearer $TOKEN"' in line(text, label)
-    assert json.loads(shlex.split(line(text, "VS Code"))[2])["headers"] == {"Authorization": "Bearer ${input:token}"}
+    added = json.loads(shlex.split(line(text, "VS Code"))[2])
+    assert added["headers"] == {"Authorization": "Bearer ${input:token}"}
+    assert [(asked["id"], asked["password"]) for asked in added["inputs"]] == [("token", True)], "it asks for that"
 
 
 @pytest.mark.parametrize(
