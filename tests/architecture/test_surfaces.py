@@ -93,12 +93,12 @@ async def _nothing(accept: str) -> tuple[bytes, str]:
 
 
 def test_every_path_of_the_admin_listener_is_documented_and_served() -> None:
-    app = pages(_nothing, dict, lambda *_: None)  # type: ignore[arg-type]
+    app = pages(_nothing, dict, lambda *_: None, lambda told: (200, {}))  # type: ignore[arg-type]
     named = {"<name>": "HANDLE", "<what>": "WHAT"}
-    served = {
-        re.sub(r"<\w+>", lambda part: named[part[0]], rule.rule): set(rule.methods or ()) - {"HEAD", "OPTIONS"}
-        for rule in app.url_map.iter_rules()
-    }
+    served: dict[str, set[str]] = {}
+    for rule in app.url_map.iter_rules():
+        path = re.sub(r"<\w+>", lambda part: named[part[0]], rule.rule)
+        served.setdefault(path, set()).update(set(rule.methods or ()) - {"HEAD", "OPTIONS"})
     probes = set(re.findall(r'"(/[a-z]+)": (?:livez|readyz)', text(Path("gateway/admin/app.py"))))
     assert probes
     assert documented("Admin") == {**served, **{path: {"GET"} for path in probes}}
