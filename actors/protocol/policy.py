@@ -425,8 +425,11 @@ class Ruleset:
 
     def _decide(self, kind: Kind, backend: str, name: str, asked: Facts) -> Decision:
         if kind == "template":
-            names = template(uris.template(name))
-            return TEMPLATE_TOO_LONG if names is None else self._template("resource", backend, names)
+            written = uris.template(name)
+            names, here = template(written), uris.here(written)
+            if names is None:
+                return TEMPLATE_TOO_LONG
+            return self._template("resource", backend, names, None if here == written else template(here))
         read_as: tuple[str, ...] = (name,)
         if kind == "resource":
             read = normalized(name)
@@ -512,14 +515,17 @@ class Ruleset:
 
     # Many names
 
-    def _template(self, kind: Literal["tool", "prompt", "resource"], backend: str, names: Glob) -> Decision:
-        """Whether some of these may be seen: an allow meets them, and no deny takes all that it allows of them."""
+    def _template(
+        self, kind: Literal["tool", "prompt", "resource"], backend: str, names: Glob, here: Glob | None = None
+    ) -> Decision:
+        """Whether some of these may be seen: an allow meets them, and no deny takes all that it allows of them.
+        `here`: as in `uris`."""
         about = self._about_many.get((kind, backend))
         if about is None:
             about = self._about_many[kind, backend] = self._of_many(kind, backend)
         denied, allowed = about
         for item, decision in denied:
-            if covers(item.name, names):
+            if covers(item.name, names) or (here is not None and covers(item.name, here)):
                 return decision
         for item, decision in allowed:
             if meets(item.name, names):

@@ -69,13 +69,18 @@ def _plain(text: str) -> bool:
 
 
 def readings(uri: str, read: str) -> tuple[str, ...]:
-    """What servers may take a URI for, whose one form is `read`: for that, for what many mend it to, and, of a file of
-    another machine, for the same of this one, since many look at its path alone (`urlparse(uri).path`,
-    `new URL(uri).pathname`)."""
+    """What servers may take a URI for, whose one form is `read`: for that, for what many mend it to, and for a file
+    `here`."""
     mended = lenient(uri)
     found = (read,) if mended == uri else (read, normalized(mended) or read)
-    here = _ELSEWHERE.sub("file://", found[-1])
-    return found if here == found[-1] else (*found, here)
+    local = here(found[-1])
+    return found if local == found[-1] else (*found, local)
+
+
+def here(read: str) -> str:
+    """A file of another machine as the same of this one, since many servers look at its path alone
+    (`urlparse(uri).path`, `new URL(uri).pathname`). Of a URI in its one form, or a template."""
+    return _ELSEWHERE.sub("file://", read)
 
 
 def lenient(uri: str) -> str:

@@ -467,6 +467,10 @@ def test_what_rules_take_of_a_file_of_this_machine_is_taken_whatever_host_is_put
         assert outcome(policy, NOBODY, f"resource:a:file://{host}/pub/etc") == "allow"
         assert outcome(policy, NOBODY, f"resource:a:note://{host}/etc/x") == "allow"
     assert outcome(Policy([rule(allow=["resource:a:file:///etc/*"])]), NOBODY, uri) == "deny"
+    judge = Policy([rule(allow=["resource:a:*"], deny=["resource:a:file:///etc/*"])]).ruleset("ann", NOBODY).decide
+    for name in (host, "{host}", ""):  # none of what it can become may be read
+        assert judge("template", "a", f"file://{name}/etc/{{x}}").outcome == "deny"
+        assert judge("template", "a", f"file://{name}/{{x}}").outcome == "allow"
     other = Policy([rule(allow=["resource:a:*"]), rule("policy[1]", deny=["resource:a:file://elsewhere/etc/*"])])
     assert outcome(other, NOBODY, uri) == "allow"
     limit = Rule("policy[1]", limits=((item("resource:a:*"), Limit(5, "min", each="tool")),))
