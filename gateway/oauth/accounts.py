@@ -19,6 +19,7 @@ from gateway.oauth import grants
 from gateway.oauth.challenges import Challenge
 from gateway.oauth.discovery import Discovery
 from gateway.oauth.errors import AwayError, ClientRefusedError, GrantRefusedError, OAuthError
+from gateway.oauth.flows import give_back
 from gateway.oauth.grants import Client
 from gateway.oauth.sources import AGAIN, WITHIN, RefusedError, due
 from gateway.oauth.trust import trusted_by
@@ -295,6 +296,11 @@ class UserAccount:
         if not written:
             tag = await self._written(renewed, kept)
         self._take_renewed(Kept(renewed, tag) if tag is not None else await self._read())
+        if self._kept is None and await self._vault.empty(self.place):
+            # Its user has ended it meanwhile, and the issuer was told of the old pair. (Where another account stands,
+            # to give these back might end that one: it may be of the same grant.)
+            await give_back(self._discovery, self._vault, self.place, renewed, self.spec, self._wall())
+            return
         await self._vault.use_client(self.place, renewed)
 
     def _is_operators(self, client: Client) -> bool:

@@ -183,14 +183,22 @@ class Discovery:
         answer = await self._post(issuer, server.token_endpoint, client, form, now, trusted_by(issuer, *named))
         return grants.exchanged(issuer, answer.status, answer.body, asked, now, until)
 
-    async def revoke(
-        self, issuer: str, endpoint: str, client: Client, token: str, hint: str, now: float, trusted: frozenset[str]
-    ) -> None:
-        """Tells the authorization server that a token is not needed any more (RFC 7009). Raises OAuthError."""
-        form = {"token": token, "token_type_hint": hint}
-        answer = await self._post(issuer, endpoint, client, form, now, trusted)
-        if answer.status != 200:
-            raise OAuthError("not_revoked", f"{shown(issuer)} answered with HTTP {answer.status}")
+    async def give_back(
+        self, issuer: str, endpoint: str, client: Client, tokens: Tokens, now: float, trusted: frozenset[str]
+    ) -> list[bool]:
+        """Tells the authorization server that these are not needed any more (RFC 7009): of each, whether it was
+        told."""
+        done = []
+        for token, hint in ((tokens.refresh, "refresh_token"), (tokens.access, "access_token")):
+            if token is not None:
+                form = {"token": token, "token_type_hint": hint}
+                try:
+                    answer = await self._post(issuer, endpoint, client, form, now, trusted)
+                except OAuthError:
+                    done.append(False)
+                else:
+                    done.append(answer.status == 200)
+        return done
 
     async def _post(
         self,

@@ -296,21 +296,7 @@ class Flows:
         await gone()
         if account is None:
             return False
-        if account.revocation_endpoint is not None:
-            named = spec.auth.named if spec is not None and spec.auth is not None else ()
-            trusted, now = trusted_by(place.url, *named), self._wall()
-            tokens = ((account.tokens.refresh, "refresh_token"), (account.tokens.access, "access_token"))
-            for token, hint in tokens:
-                if token is None:
-                    continue
-                try:
-                    await self._discovery.revoke(
-                        account.issuer, account.revocation_endpoint, account.client, token, hint, now, trusted
-                    )
-                except OAuthError:
-                    self._vault.revoked(place, account, done=False)
-                else:
-                    self._vault.revoked(place, account, done=True)
+        await give_back(self._discovery, self._vault, place, account, spec, self._wall())
         return True
 
     # Sealing
@@ -320,6 +306,20 @@ class Flows:
 
     def _open(self, key: str, found: Shelved | None) -> bytes | None:
         return opened(self._sealer, found, b"flow " + key.encode())
+
+
+async def give_back(
+    discovery: Discovery, vault: Vault, place: AccountKey, account: Account, spec: BackendSpec | None, now: float
+) -> None:
+    """Tells the authorization server that nobody has this account any more, if that can be told."""
+    if account.revocation_endpoint is None:
+        return
+    named = spec.auth.named if spec is not None and spec.auth is not None else ()
+    trusted = trusted_by(place.url, *named)
+    for done in await discovery.give_back(
+        account.issuer, account.revocation_endpoint, account.client, account.tokens, now, trusted
+    ):
+        vault.revoked(place, account, done=done)
 
 
 def _digest(issuer: str) -> str:

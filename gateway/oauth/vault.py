@@ -91,6 +91,11 @@ class Vault:
         except msgspec.MsgspecError:
             return None
 
+    async def empty(self, place: AccountKey) -> bool:
+        """Whether nothing stands there, not even what none of our keys opens."""
+        found = there(await self._shelf.read(shelf_key("account", place.principal, place.backend, place.url)))
+        return found is None or not found.value
+
     async def put(self, place: AccountKey, account: Account, *, instead: str | None = None) -> str | None:
         """Keeps an account → its tag; None where another one stands than is expected (`instead`)."""
         key = shelf_key("account", place.principal, place.backend, place.url)

@@ -74,6 +74,35 @@ async def test_a_new_pair_is_written_though_the_gateway_ends(tmp_path: Path, mon
             assert world.counts["reuse"] == 0
 
 
+async def test_a_new_pair_of_an_account_that_its_user_has_ended_meanwhile_is_given_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The issuer was told of the old one, which was used up by then."""
+    async with opened(tmp_path) as (world, gateway):
+        ann = Browser(gateway, world, "ann")
+        await ann.connect(await flow_of(gateway, "ann"))
+        client = gateway.legacy(token=TOKENS["ann"])
+        await client.connect()
+        await client.call("a__whoami")
+        world.forget_tokens()
+        discovery = gateway.authorizing.authorization.discovery
+        tokens = discovery.tokens
+
+        async def ended(*given: Any, **more: Any) -> Any:
+            found = await tokens(*given, **more)
+            await ann.press("/connect", await ann.open("/connect"), backend="a", action="disconnect")
+            return found
+
+        monkeypatch.setattr(discovery, "tokens", ended)
+        client.start_call("a__whoami")
+        with trio.fail_after(PATIENCE):
+            while len(world.revoked) < 4:
+                await trio.sleep(0.01)
+        assert world.counts["refreshed"] == 1
+        assert world.refresh == {}
+        assert (await gateway.accounts("accounts"))[1]["accounts"] == []
+
+
 async def test_a_new_pair_is_written_though_the_account_is_sealed_anew_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
