@@ -209,12 +209,18 @@ class Listing:
 
     def worth(self, backend: str, seconds: float) -> bool:
         """Whether to wait so long for a server."""
-        endpoint = self._endpoint
-        return endpoint.tree.slow.worth(self._whom(backend), seconds, endpoint.host.ctx.now())
+        slow = self._endpoint.tree.slow
+        return slow.none or slow.worth(self._whom(backend), seconds, self._endpoint.host.ctx.now())
 
     def late(self, backend: str, seconds: float) -> None:
         """A server was waited for so long in vain."""
         self._endpoint.tree.slow.late(self._whom(backend), seconds, self._endpoint.host.ctx.now())
+
+    def _answered(self, backend: str) -> None:
+        """A server is heard of again, or is another one."""
+        slow = self._endpoint.tree.slow
+        if not slow.none:
+            slow.answered(self._whom(backend))
 
     def _whom(self, backend: str) -> Hashable:
         """Who is slow if this server is, to this principal: over a connection of the client's own it may be busy with
@@ -306,7 +312,7 @@ class Listing:
             self._arrived(method, backend, items, failed=error if items is None else None)
             view = self._view(method, backend)
             if not error and view is not None:
-                self._endpoint.tree.slow.answered(self._whom(backend))
+                self._answered(backend)
                 self._source.learned(method, backend, view.items)
             if overtaken:
                 self._changed(method)
@@ -436,7 +442,7 @@ class Listing:
     def forget(self, backends: Collection[str]) -> None:
         """These are no more, or are other servers now."""
         for backend in backends:
-            self._endpoint.tree.slow.answered(self._whom(backend))
+            self._answered(backend)
             for views in self.views.values():
                 views.pop(backend, None)
         self._failed = {key: why for key, why in self._failed.items() if key[1] not in backends} or EMPTY_TABLE

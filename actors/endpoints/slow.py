@@ -24,6 +24,11 @@ class SlowServers:
     def __init__(self) -> None:
         self._late: dict[Hashable, _Late] = {}
 
+    @property
+    def none(self) -> bool:
+        """Whether there are none, as nearly always."""
+        return not self._late
+
     def worth(self, who: Hashable, seconds: float, now: float) -> bool:
         """Whether to wait so long. Whoever can wait longer than the one who waited in vain does so once."""
         late = self._late.get(who)
