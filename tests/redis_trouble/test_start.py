@@ -67,6 +67,15 @@ def test_a_redis_that_says_nothing_is_named(silent: socket.socket) -> None:
 
 
 @pytest.mark.redis
+def test_one_without_tls_or_without_that_database_is_not_called_silent() -> None:
+    with RedisServer() as server:
+        assert "one without TLS has redis://" in refusal(server.url.replace("redis:", "rediss:"))
+        line = refusal(f"{server.url.rpartition('/')[0]}/77")
+        assert "DB index is out of range" in line
+        assert "no Redis answers" not in line
+
+
+@pytest.mark.redis
 def test_a_redis_with_a_certificate_of_another_authority_is_named(tmp_path: Path) -> None:
     port, files, other = free_port(), Authority(tmp_path).issue("redis"), Authority(tmp_path, "other")
     options = ("--tls-cert-file", str(files.certificate), "--tls-key-file", str(files.key))

@@ -11,6 +11,7 @@ from redis.exceptions import (
     NoPermissionError,
     ResponseError,
 )
+from redis.exceptions import TimeoutError as RedisTimeout
 
 from actors.ports import Log
 from gateway.store.errors import StoreError
@@ -111,6 +112,10 @@ def explain(target: Target, error: LinkDown) -> StoreError:
                 return StoreUnreachable(f"no TLS with {target.shown}: {cause}{_hint(target)}")
             case ResponseError() if "HELLO" in str(cause) or "NOPROTO" in str(cause):
                 return StoreTooOld(f"{target.shown} does not speak the protocol of Redis 7 (HELLO 3): {cause}")
+            case ResponseError():
+                return StoreError(f"{target.shown} answers with an error: {cause}")
+            case RedisTimeout() if target.tls:
+                return StoreUnreachable(f"no Redis answers at {target.shown}: {cause}; one without TLS has redis://")
     return StoreUnreachable(f"no Redis answers at {target.shown}: {error}")
 
 
