@@ -9,8 +9,10 @@ import math
 from collections.abc import AsyncIterator, Awaitable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import replace
+from http import HTTPStatus
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias, TypeVar
+from urllib.parse import urlsplit
 
 import trio
 
@@ -36,7 +38,6 @@ EXECUTED: Final = {
     "yes": "the call was executed, and its result was lost",
 }
 """What `data.executed` means, in plain words."""
-UNAUTHORIZED: Final = 401
 AT_ONCE: Final = 16
 """Servers that are connected to at one time."""
 PAUSE: Final = 0.5
@@ -84,7 +85,7 @@ def _texts(value: object) -> list[str]:
 class Asking:
     """A client that connects with its first question, and says for people what goes wrong. `name`: of whoever is asked,
     where they need to be told; `within` are the seconds for the handshake, and `patience` those for an answer;
-    `refused`: what is told besides where it asks who is there (401)."""
+    `hints`: what is told besides, by the status of HTTP by which it refuses."""
 
     def __init__(
         self,
@@ -94,14 +95,14 @@ class Asking:
         name: str = "",
         within: float = math.inf,
         patience: float = math.inf,
-        refused: str = "",
+        hints: Mapping[int | None, str] = MappingProxyType({}),
         statuses: Mapping[str, Status] = MappingProxyType({}),
     ) -> None:
         self._opened = opened
         self._stack = stack
         self._name = name
         self._within, self._patience = within, patience
-        self._refused = refused
+        self._hints = hints
         self._statuses = statuses
         self._client: Session | None = None
         self.missing: dict[str, str] = {}
@@ -152,11 +153,12 @@ class Asking:
         except trio.TooSlowError:
             raise ClientFailedError(f"{whose}no answer within {within:g} s") from None
         except McpError as error:
-            raise ClientFailedError(told(error.raw, self._statuses, acts=acts)) from error
+            hint = self._hints.get(error.status, "")
+            raise ClientFailedError(told(error.raw, self._statuses, acts=acts) + hint) from error
         except ClientError as error:
             executed = f"\n  {EXECUTED[error.executed]}" if acts else ""
-            refused = self._refused if isinstance(error, RequestFailedError) and error.status == UNAUTHORIZED else ""
-            raise ClientFailedError(f"{whose}{error}{refused}{executed}") from error
+            hint = self._hints.get(error.status, "") if isinstance(error, RequestFailedError) else ""
+            raise ClientFailedError(f"{whose}{error}{hint}{executed}") from error
         except ValueError as error:
             raise ClientFailedError(f"{whose}{error}") from error
 
@@ -203,8 +205,14 @@ async def open_url(target: UrlTarget, limits: Limits) -> AsyncIterator[UrlClient
     opened = open_session(target.url, headers=headers, info=INFO, within=within)
     async with AsyncExitStack() as stack:
         name = target.url.partition("?")[0]
-        refused = ": it does not take this token" if target.token else " (--token, or $STAGEDOOR_TOKEN)"
-        asking = Asking(opened, stack, name=name, within=within, patience=patience, refused=refused)
+        hints: dict[int | None, str] = {
+            HTTPStatus.UNAUTHORIZED: ": it does not take this token"
+            if target.token
+            else " (--token, or $STAGEDOOR_TOKEN)"
+        }
+        if urlsplit(name).path in ("", "/"):
+            hints[HTTPStatus.NOT_FOUND] = f" (is it at {name.rstrip('/')}/mcp?)"
+        asking = Asking(opened, stack, name=name, within=within, patience=patience, hints=hints)
         yield UrlClient(target, asking)
 
 

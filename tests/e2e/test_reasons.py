@@ -112,6 +112,11 @@ def test_who_has_no_token_is_told_how_one_is_given(tmp_path: Path, stagedoor: Ru
     assert stagedoor("ls", "tools", *where, "--token", "a" * 32).returncode == 0
 
 
+def test_who_leaves_out_the_path_is_told_which_it_may_be(dead: Path, stagedoor: Run, programs: Programs) -> None:
+    url = programs.gateway(dead).url
+    assert f"no such endpoint (is it at {url}/mcp?)" in stagedoor("ls", "tools", "--url", url).stderr
+
+
 def test_a_running_gateway_is_asked_by_the_address_that_clients_use(
     config: Path, stagedoor: Run, programs: Programs
 ) -> None:
