@@ -11,6 +11,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable
 from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias
 
 from msgspec import Raw, Struct
 
@@ -40,6 +41,10 @@ LONG = 512
 """Items of a list about which rules are not asked twice."""
 LOOK_WITHIN = 10.0
 """Seconds that a call waits for the lists on which its name may be."""
+
+
+Awaited: TypeAlias = Literal["lists", "listens"]
+"""What a server is waited for: lists, or what it can do for a subscription."""
 
 
 class GatherDue(Struct, frozen=True):
@@ -207,14 +212,14 @@ class Listing:
     def _within(self, looks: str) -> float:
         return LOOK_WITHIN if looks else self._endpoint.services.limits.list_deadline
 
-    def worth(self, backend: str, seconds: float) -> bool:
+    def worth(self, backend: str, seconds: float, of: Awaited = "lists") -> bool:
         """Whether to wait so long for a server."""
         slow = self._endpoint.tree.slow
-        return slow.none or slow.worth(self._whom(backend), seconds, self._endpoint.host.ctx.now())
+        return slow.none or slow.worth(self._whom(backend, of), seconds, self._endpoint.host.ctx.now())
 
-    def late(self, backend: str, seconds: float) -> None:
+    def late(self, backend: str, seconds: float, of: Awaited = "lists") -> None:
         """A server was waited for so long in vain."""
-        self._endpoint.tree.slow.late(self._whom(backend), seconds, self._endpoint.host.ctx.now())
+        self._endpoint.tree.slow.late(self._whom(backend, of), seconds, self._endpoint.host.ctx.now())
 
     def _answered(self, backend: str) -> None:
         """A server is heard of again, or is another one."""
@@ -222,13 +227,14 @@ class Listing:
         if not slow.none:
             slow.answered(self._whom(backend))
 
-    def _whom(self, backend: str) -> Hashable:
+    def _whom(self, backend: str, of: Awaited = "lists") -> Hashable:
         """Who is slow if this server is, to this principal: over a connection of the client's own it may be busy with
         what the client wants of it, which says nothing of others."""
         endpoint = self._endpoint
         principal, server = whose(catalogue_key(endpoint, backend))
         upstream = endpoint.upstreams.connections.get(backend) if endpoint.lists_itself(backend) else None
-        return principal, upstream if upstream is not None else server
+        who = principal, upstream if upstream is not None else server
+        return who if of == "lists" else (*who, of)
 
     def _itself(self, backend: str) -> bool:
         """Whether it is asked from here: the catalogue has its own deadline, and always answers."""

@@ -273,7 +273,9 @@ class ListenRequests:
         """Whether the acknowledgement waits for what this server can do; not for a slow one of which only changes of
         merged lists are wanted, which the gateway says itself."""
         merged = self._endpoint.merged
-        return merged is None or bool(part.uris or part.tasks) or merged.listing.worth(backend, HONOUR_WITHIN)
+        if merged is None or part.uris or part.tasks:
+            return True
+        return all(merged.listing.worth(backend, HONOUR_WITHIN, of) for of in ("lists", "listens"))
 
     def _may_hear(self, backend: str, uri: str) -> bool:
         """Whether this client may subscribe to a resource, which is not acknowledged else, like one that there is
@@ -308,7 +310,7 @@ class ListenRequests:
         listen, merged = self.open.get(call), self._endpoint.merged
         if listen is not None and merged is not None:
             for backend in listen.left:
-                merged.listing.late(backend, HONOUR_WITHIN)
+                merged.listing.late(backend, HONOUR_WITHIN, "listens")  # its lists may be there at once
         self.honour(call)
 
     def honour(self, call: int) -> None:

@@ -227,3 +227,21 @@ async def test_a_server_that_hangs_for_one_user_is_waited_for_by_another(autojum
             await client.call("tools/list")
             took.append(round(trio.current_time() - began))
         assert took == [3, 0, 3]
+
+
+async def test_a_server_that_acknowledges_nothing_is_waited_for_by_one_subscription_and_by_lists(
+    autojump_clock: MockClock,
+) -> None:
+    slow = server("modern", "slow", kind="http", mute={"subscriptions/listen"})
+    async with open_gateway(slow) as gateway:
+        client = ModernClient(gateway.actors.door, gateway.nursery)
+        took = []
+        for uris in ((), (), ("slow+file:///x",)):
+            began = trio.current_time()
+            heard = client.listen(*uris, tools=True)
+            await heard.next("notifications/subscriptions/acknowledged")
+            took.append(round(trio.current_time() - began))
+            heard.drop()
+        assert took == [10, 0, 10]
+        found = (await client.call("prompts/list"))["prompts"]
+        assert [prompt["name"] for prompt in found] == ["slow__hello"]
