@@ -14,7 +14,7 @@ import trio
 
 from actors.duplex import Duplex
 from actors.machines.upstream.breaker import BreakerState
-from actors.ports import ANONYMOUS, Asker, Log, Principal, Rights, Store
+from actors.ports import ANONYMOUS, Accounts, Asker, Log, Principal, Rights, Store
 from actors.protocol.rights import STATIC
 from actors.protocol.table import BackendSpec, Table
 from actors.runtime import System, SystemFailed, open_system
@@ -88,6 +88,8 @@ class Gateway:
         self.pages: ServePage | None = None
         self.accounts: Callable[[str, Mapping[str, str]], Awaitable[tuple[int, dict[str, Any]]]] | None = None
         """What operators ask of users' accounts."""
+        self.invitations: Callable[[], Accounts | None] = lambda: None
+        """What actors are told of these."""
         self.note: Callable[[Asker, str], Awaitable[None] | None] | None = None
         """Hears of the tokens of issuers."""
         self.requests = lifecycle.request_log(settings, log)
@@ -273,7 +275,7 @@ class Gateway:
             self.store = store
             address = bound(settings.listen, public)
             in_force = lambda: self.settings  # noqa: E731
-            accounts = authorizing.accounts(in_force, address, self._table)
+            self.invitations = lambda: authorizing.accounts(in_force, address, self._table, self._account_changed)
             services = lifecycle.services_for(
                 settings.table,
                 limits,
@@ -285,11 +287,9 @@ class Gateway:
                 lists,
                 audit,
                 observer,
-                accounts,
+                self.invitations(),
             )
             self.actors = GatewayActors(system, services, self.lag.overloaded, prestart=settings.prestart)
-            if accounts is not None:
-                authorizing.on_change(self.actors.account_changed)
             self._tell_configuration("started", "start")
             self.pages = authorizing.pages(in_force, address, self._table, self.who, self._gone)
             self.note = authorizing.noting(self._table)
@@ -320,6 +320,10 @@ class Gateway:
         """The servers whose processes are started ahead."""
         table = self.actors.services.table.value if self.actors is not None else self.settings.table
         return (spec for spec in table.backends.values() if spec.sharing == "pool" and not self.closing.is_set())
+
+    def _account_changed(self, principal: str, backend: str) -> None:
+        assert self.actors is not None
+        self.actors.account_changed(principal, backend)
 
     def _table(self) -> Table:
         assert self.actors is not None

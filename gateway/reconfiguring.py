@@ -43,7 +43,6 @@ def put_in_force(gateway: "Gateway", settings: Settings) -> None:
     assert app is not None
     settings = replace(
         settings,
-        auth=replace(settings.auth, browser=before.auth.browser),
         client_metadata_url=before.client_metadata_url,
         client_keys=before.client_keys,
         client_key_algorithm=before.client_key_algorithm,
@@ -74,6 +73,7 @@ def put_in_force(gateway: "Gateway", settings: Settings) -> None:
     if gateway.duplex is not None:
         gateway.duplex.limits = settings.limits
     gateway.settings = settings
+    actors.services.accounts = gateway.invitations()
 
 
 def same_natives(before: Settings, after: Settings) -> Table:
@@ -228,14 +228,10 @@ class Reloads:
 
     def _unguarded(self, settings: Settings) -> str:
         """As `Settings.unguarded`, where this gateway listens and with what was said at its start: nobody opens a
-        gateway by taking the tokens out of its file. Its pages find out who is there as they did at the start."""
+        gateway by taking the tokens out of its file."""
         anonymous = settings.auth.anonymous or self._started.auth.anonymous
-        for browser in (settings.auth.browser, self._started.auth.browser):
-            auth = replace(settings.auth, anonymous=anonymous, browser=browser)
-            unguarded = replace(settings, listen=self._started.listen, auth=auth).unguarded
-            if unguarded:
-                return unguarded
-        return ""
+        auth = replace(settings.auth, anonymous=anonymous)
+        return replace(settings, listen=self._started.listen, auth=auth).unguarded
 
     def _refuse(self, why: str) -> None:
         self._log.error("configuration_refused", error=why, hint="what was in force stays in force")

@@ -49,6 +49,7 @@ class Authorizing:
         self._log = log
         self._nursery = nursery
         self._wall = wall
+        self._accounts: Accounts | None = None
 
     @cached_property
     def authorization(self) -> "UpstreamAuthorization[Refusal]":
@@ -112,17 +113,24 @@ class Authorizing:
         )
 
     def accounts(
-        self, settings: Callable[[], Settings], listen: Address, table: Callable[[], Table]
+        self,
+        settings: Callable[[], Settings],
+        listen: Address,
+        table: Callable[[], Table],
+        hear: Callable[[str, str], object],
     ) -> Accounts | None:
-        """What actors are told of users' accounts; None: pages for them are not configured. `settings` and `table` are
-        those in force."""
-        now = settings()
-        if now.auth.browser is None:
+        """What actors are told of users' accounts; None: by now pages for them are not configured. `settings` and
+        `table` are those in force; `hear` is told, of each account that changes, whose it is and at which server."""
+        if settings().auth.browser is None:
             return None
-        from gateway.oauth.invitations import Invitations
+        if self._accounts is None:
+            from gateway.oauth.invitations import Invitations
 
-        flows = self.flows(now, base_of(now, listen))
-        return Invitations(self.authorization, flows, table, lambda: base_of(settings(), listen))
+            now = settings()
+            flows = self.flows(now, base_of(now, listen))
+            self._accounts = Invitations(self.authorization, flows, table, lambda: base_of(settings(), listen))
+            self.authorization.on_change.append(partial(_told, hear))
+        return self._accounts
 
     def pages(
         self,
@@ -131,28 +139,26 @@ class Authorizing:
         table: Callable[[], Table],
         who: Who,
         gone: Callable[[Asker], bool],
-    ) -> "ServePage | None":
-        """The pages on which users connect their accounts. `settings` and `table` are those in force; `gone`: whether
-        somebody has no access any more."""
-        browser = settings().auth.browser
-        if browser is None:
-            return None
-        made = partial(self._connect, browser=browser, listen=listen, table=table, who=who, gone=gone)
-        pages = [(settings(), made(settings()))]
+    ) -> "ServePage":
+        """The pages on which users connect their accounts, where they are configured. `settings` and `table` are those
+        in force; `gone`: whether somebody has no access any more."""
+        made: list[tuple[Settings, Connect | None]] = []
 
-        def in_force() -> "Connect":
+        def in_force() -> "Connect | None":
             """The pages know issuers, tokens and their own address by the settings that they were made of."""
             now = settings()
-            if pages[0][0] is not now:
-                pages[:] = [(now, made(now))]
-            return pages[0][1]
+            if not made or made[0][0] is not now:
+                browser = now.auth.browser
+                pages = None if browser is None else self._connect(now, browser, listen, table, who, gone)
+                made[:] = [(now, pages)]
+            return made[0][1]
 
+        in_force()  # with what it needs
         return partial(_served, in_force)
 
     def _connect(
         self,
         settings: Settings,
-        *,
         browser: Browser,
         listen: Address,
         table: Callable[[], Table],
@@ -214,13 +220,9 @@ class Authorizing:
         flows = self.flows(settings, base_of(settings, listen))
         return await operate_accounts(self.authorization, flows, table, what, options)
 
-    def on_change(self, hear: Callable[[str, str], object]) -> None:
-        """Has this hear, of each account that changes, whose it is and at which server."""
-        self.authorization.on_change.append(partial(_told, hear))
-
 
 async def _served(
-    connect: "Callable[[], Connect]",
+    connect: "Callable[[], Connect | None]",
     method: str,
     path: str,
     query: str,
@@ -228,9 +230,14 @@ async def _served(
     body: bytes,
     peer: str,
 ) -> Answer:
+    pages = connect()
+    if pages is None:
+        from gateway.http.response import refusal
+
+        return refusal(404, "Not found: no such endpoint")
     from gateway.oauth.connect import Request
 
-    page = await connect()(Request(method, path, query, headers, body, peer))
+    page = await pages(Request(method, path, query, headers, body, peer))
     return Answer(page.status, page.body, (*page.headers, ("Content-Type", page.type)))
 
 

@@ -43,7 +43,6 @@ FIXED = (
     ("gateway", "keys"),
     ("gateway", "tls"),
     ("gateway", "traces"),
-    ("gateway", "auth", "browser"),
     ("gateway", "clientMetadataUrl"),
     ("gateway", "clientKeys"),
     ("gateway", "clientKeyAlgorithm"),

@@ -237,6 +237,34 @@ def test_whoever_signs_in_to_a_page_is_sent_to_an_issuer_that_is_in_force(progra
     shown("two.test")
 
 
+def test_the_first_server_with_accounts_of_users_needs_no_restart(programs: Programs, site: Site) -> None:
+    def write(**servers: Any) -> None:
+        auth = {"tokens": {"ann": "token-of-ann"}}
+        servers["versions"] = {"native": "servers.py:one"}
+        site.file.write_text(json.dumps({"mcpServers": servers, "gateway": {"auth": auth}}))
+
+    write()
+    gateway = programs.gateway(site.file)
+    page = gateway.endpoint().removesuffix("/mcp") + "/connect"
+    assert httpx2.get(page).status_code == 404
+    done = [0.0]
+
+    def reloaded(**servers: Any) -> None:
+        write(**servers)
+        gateway.program.send(signal.SIGHUP)
+        done[0] += 1
+        until(lambda: metric(gateway, outcome("reloaded")) == done[0])
+
+    reloaded(a={"command": "true", "auth": {"mode": "key", "variable": "KEY"}})
+    assert "Who are you?" in httpx2.get(page).text
+    session = RawSession(gateway.endpoint(), "token-of-ann")
+    listed = session.ask(1, "tools/list")["result"]["tools"]
+    (ours,) = (tool["name"] for tool in listed if tool["name"].endswith("__connect"))
+    assert page in json.dumps(session.ask(2, "tools/call", {"name": ours}))
+    reloaded()
+    assert httpx2.get(page).status_code == 404
+
+
 def test_a_file_that_is_watched_is_read_anew_when_it_is_whole(programs: Programs, site: Site) -> None:
     # As Kubernetes mounts it: the file is a link into a folder that is a link, and that one is swapped.
     for name, version in (("a", "one"), ("b", "two")):

@@ -146,22 +146,6 @@ async def test_a_file_without_its_tokens_opens_nothing_where_others_can_reach(
         assert len(site.applied) == int(anonymous)
 
 
-async def test_pages_that_believe_whoever_opens_them_are_opened_to_nobody_else(tmp_path: Path) -> None:
-    """`browser` stays as it was at the start: that the file says something else of it protects nobody yet."""
-    async with running(Site(tmp_path)) as site:
-        auth: dict[str, Any] = {"tokens": {"ann": "0123456789012345678901"}, "browser": {"mode": "none"}}
-        site.write({"auth": auth})
-        site.reloads = Reloads(load(site.file).settings, site.log, site.telemetry, site.apply)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(site.reloads.run)
-            site.write({"auth": auth | {"browser": {"mode": "token"}}, "publicUrl": "https://mcp.example.com"})
-            await reload(site)
-            nursery.cancel_scope.cancel()
-        assert (site.outcomes(), site.applied) == ({"refused": 1}, [])
-        (told,) = site.log.events("configuration_refused")
-        assert "its pages for accounts believe whoever opens a link" in told["error"]
-
-
 async def test_what_could_not_be_served_after_a_restart_is_not_put_in_force(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -386,6 +370,7 @@ def test_who_may_come_in_is_looked_at_anew_when_rules_ask_about_another_claim(
         secrets=SimpleNamespace(know=nothing),
         duplex=None,
         authorize=lambda settings: settings.table.policy.claims,
+        invitations=lambda: None,
     )
     put_in_force(gateway, settings({"allow": ["a:x"]}))
     assert admitted == []

@@ -100,14 +100,13 @@ async def open_authorized(
         ):
             cell: list[GatewayActors] = []
             table = lambda: cell[0].services.table.value  # noqa: E731
-            accounts = authorizing.accounts(lambda: settings, ADDRESS, table)
+            changed = lambda principal, backend: cell[0].account_changed(principal, backend)  # noqa: E731
+            accounts = authorizing.accounts(lambda: settings, ADDRESS, table, changed)
             services = lifecycle.services_for(
                 settings.table, limits, store, connector, sealer, metrics, log, accounts=accounts
             )
             actors = GatewayActors(system, services, prestart=settings.prestart)
             cell.append(actors)
-            if accounts is not None:
-                authorizing.on_change(actors.account_changed)
 
             async def who(token: str) -> Asker | None:
                 found = next((name for name, known in settings.auth.tokens if known == token), None)

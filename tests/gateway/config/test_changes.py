@@ -99,7 +99,10 @@ def test_a_snapshot_is_what_was_read_whatever_became_of_the_files(tmp_path: Path
 
 
 IN_FORCE = {
-    *(f"auth.{key}" for key in ("anonymous", "bindClient", "hosts", "issuers", "legacyMetadata", "origins", "tokens")),
+    *(
+        f"auth.{key}"
+        for key in ("anonymous", "bindClient", "browser", "hosts", "issuers", "legacyMetadata", "origins", "tokens")
+    ),
     *(
         "drain",
         "limits",
