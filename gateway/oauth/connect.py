@@ -395,7 +395,7 @@ class Connect:
         assert spec.auth is not None
         here, action = self._at(f"/connect/{handle}"), [("action", "connect")]
         asked = f"{shown(flow.client)} (as it calls itself)" if flow.client else ""
-        known = [("Server", spec.name), ("At", _host(flow.url)), ("Asked for by", asked)]
+        known = [("Server", spec.name), ("At", urlsplit(flow.url).netloc), ("Asked for by", asked)]
         if spec.auth.mode == "key":
             field = pages.secret_field("key", f"Your API key for {spec.name}")
             form = pages.form(here, self._csrf(browser), "Connect", action, field)
@@ -403,7 +403,7 @@ class Connect:
         changed = [pages.text("This is not what the page said before: look at it again.")] if provider else []
         provider = provider or await self._flows.provider(flow, spec)
         scopes = self._flows.scopes(flow, spec, provider)
-        where, issuer = _host(metadata.for_users(provider.server)), _host(provider.server.issuer)
+        where, issuer = (urlsplit(url).netloc for url in (metadata.for_users(provider.server), provider.server.issuer))
         known += [("Sign in at", where), ("Accounts of", issuer if issuer != where else "")]
         known += [("Rights", shown(" ".join(scopes), 500))]
         words = pages.note("You sign in there, not here. Stagedoor keeps what you grant sealed, for your calls alone.")
@@ -500,15 +500,6 @@ def _terms(provider: Provider, scopes: Sequence[str]) -> str:
     A server that says something else by then than on the page has got no consent to it."""
     where = metadata.origin(metadata.for_users(provider.server))
     return hashlib.sha256(msgspec.json.encode((where, provider.server.issuer, scopes))).hexdigest()
-
-
-def _host(url: str) -> str:
-    """Where an address leads, as browsers show it: letters that look like others do not look so (`xn--…`)."""
-    netloc = urlsplit(url).netloc
-    try:
-        return netloc.encode("idna").decode()
-    except UnicodeError:
-        return netloc.encode("ascii", "backslashreplace").decode()
 
 
 def _pairs(text: str, twice: str | None = None) -> dict[str, str]:

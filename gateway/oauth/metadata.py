@@ -4,6 +4,7 @@ RFC 9728 (protected resource metadata), RFC 8414 and OpenID Connect Discovery, a
 authorization, "Authorization Server Location" and "Protected Resource Metadata Discovery"). Pure: `discovery` fetches.
 """
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -18,6 +19,9 @@ SCOPES_MAX: Final = 128
 """Of a document; what is beyond is not looked at."""
 TEXT_MAX: Final = 2048
 """Characters of one value."""
+_AUTHORITY: Final = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]*[A-Za-z0-9_-])(?::[0-9]*)?")
+"""A host, as it is asked for by a browser too, and a port. What browsers make a host of by themselves (other letters,
+codes, a backslash) is compared, and shown to users, as another one than they go to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,8 +232,7 @@ def _checked(url: str, name: str) -> str:
         parts.port  # noqa: B018 - raises
     except ValueError:
         parts = urlsplit("")
-    if parts.scheme not in WEB_PORTS or not parts.hostname or parts.username is not None or parts.fragment:
-        raise OAuthError("bad_metadata", f"its {name} is no web address")
-    if any(character <= " " or character == "\x7f" for character in url):
+    named = parts.scheme in WEB_PORTS and _AUTHORITY.fullmatch(parts.netloc) and not parts.fragment
+    if not named or any(character <= " " or character == "\x7f" for character in url):
         raise OAuthError("bad_metadata", f"its {name} is no web address")
     return url

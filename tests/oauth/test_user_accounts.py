@@ -4,7 +4,7 @@ import json
 import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -201,23 +201,13 @@ async def test_5_a_user_goes_where_the_page_said_and_for_what_it_said(tmp_path: 
         assert "0;url=" in await ann.press(url, asked)
 
 
-@pytest.mark.parametrize(
-    ("issuer", "shown"),
-    [("https://g\N{CYRILLIC SMALL LETTER O}ogle.com", "xn--gogle-jye.com"), (f"https://{'ö' * 70}.test", "\\xf6")],
-    ids=["look-alike", "no name"],
-)
-async def test_5_a_page_names_the_place_to_sign_in_as_browsers_do(issuer: str, shown: str, tmp_path: Path) -> None:
+async def test_5_nobody_is_sent_to_sign_in_at_a_name_that_is_not_what_it_looks_like(tmp_path: Path) -> None:
     async with opened(tmp_path) as (world, gateway):
-        provider = gateway.authorizing.authorization.discovery.provider
-
-        async def other(*given: Any) -> Any:
-            found = await provider(*given)
-            return replace(found, server=replace(found.server, issuer=issuer, authorization_endpoint=f"{issuer}/in"))
-
-        gateway.authorizing.authorization.discovery.provider = other  # type: ignore[method-assign]
         ann = Browser(gateway, world, "ann")
+        world.says = {"authorization_endpoint": "https://g\N{CYRILLIC SMALL LETTER O}ogle.com/in"}
         page = await ann.open(await begun(ann))
-        assert f"<dt>Sign in at</dt><dd>{shown}" in page
+        assert "its authorization_endpoint is no web address" in page
+        assert "Sign in at" not in page
 
 
 async def test_5_a_form_that_one_user_has_left_open_does_nothing_for_the_next(

@@ -86,6 +86,37 @@ def test_endpoints_are_web_addresses(name: str, url: str) -> None:
         server(**{name: url})
 
 
+@pytest.mark.parametrize(
+    "host",
+    [
+        "login\N{LATIN SMALL LETTER SHARP S}.example",
+        "g\N{CYRILLIC SMALL LETTER O}ogle.com",
+        "log\N{ZERO WIDTH NON-JOINER}in.example",
+        "\N{FULLWIDTH LATIN SMALL LETTER L}ogin.example",
+        "login\N{IDEOGRAPHIC FULL STOP}example",
+        "login%2Eexample",
+        "login.example\\.evil.example",
+        "login.example.",
+        "[::1%25x]",
+        ":443",
+    ],
+)
+def test_8_a_sign_in_is_at_no_host_that_browsers_read_otherwise(host: str) -> None:
+    """It is compared with that of other issuers, and shown to whoever is to sign in there."""
+    with pytest.raises(OAuthError):
+        server(authorization_endpoint=f"https://{host}/in")
+    with pytest.raises(OAuthError):
+        metadata.choose_issuer(metadata.Resource(SERVER, (f"https://{host}",)), None)
+
+
+@pytest.mark.parametrize(
+    "host", ["xn--gogle-jye.com", "LOGIN.example:8443", "127.0.0.1:9", "[2001:db8::1]:9", "a_b.test"]
+)
+def test_a_sign_in_is_wherever_else_its_issuer_says(host: str) -> None:
+    url = f"https://{host}/in"
+    assert metadata.for_users(server(authorization_endpoint=url)) == url
+
+
 @pytest.mark.parametrize("methods", [[], ["plain"], None, "S256"])
 def test_10_users_are_not_sent_where_pkce_by_s256_is_not_offered(methods: object) -> None:
     found = server(code_challenge_methods_supported=methods)
