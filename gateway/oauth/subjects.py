@@ -56,9 +56,11 @@ class Subjects:
     async def note(self, asker: Asker, token: str) -> None:
         """Somebody asks by this token. The one that came first last counts; it is written now and then."""
         rights, principal = asker.rights, asker.principal.name
-        key, now = _key(principal, rights), self._wall()
-        known, digest = self._known.get(key), sha256(token.encode()).digest()
-        if known is not None and known.until > now and now - self._written.get(digest, 0.0) < AGAIN:
+        key, last, now = _key(principal, rights), _key(principal, NO_RIGHTS), self._wall()
+        digest = sha256(token.encode()).digest()
+        # That by which he came last may have ended before this one.
+        known = all((one := self._known.get(place)) is not None and one.until > now for place in (key, last))
+        if known and now - self._written.get(digest, 0.0) < AGAIN:
             return
         until = rights.expiry if rights.expiry is not None else now + UNTOLD
         subject = Subject(rights.issuer, token, until)
@@ -67,7 +69,7 @@ class Subjects:
         if len(self._written) > REMEMBERED:
             self._written.popitem(last=False)
         outcomes = []
-        for place in (key, _key(principal, NO_RIGHTS)):
+        for place in (key, last):
             self._know(place, subject)
             outcomes.append(await self._shelf.put(place, self._seal(place, subject), max(1.0, until - now)))
         if digest in self._written and not any(isinstance(outcome, Failed) for outcome in outcomes):

@@ -253,6 +253,23 @@ async def test_a_token_that_the_store_has_not_is_written_again(monkeypatch: pyte
     assert await found()
 
 
+async def test_a_token_that_ends_leaves_the_gateway_with_that_by_which_its_user_goes_on() -> None:
+    """What belongs to no request of his would else be refused until the other one is written again."""
+    now = [1000.0]
+    subjects = Subjects(MemoryStore(Limits(), lambda: now[0]).shelf, AesSealer([b"k" * 32]), lambda: now[0])
+    long, short = (
+        Asker(Principal("ann"), Rights("https://i.example", "ann", client, expiry=expiry))
+        for client, expiry in (("one", 9000.0), ("other", 1030.0))
+    )
+    await subjects.note(long, "long")
+    await subjects.note(short, "short")
+    now[0] = 1040.0
+    await subjects.note(long, "long")
+    found = await subjects.find("ann", NO_RIGHTS)
+    assert found is not None
+    assert found.token == "long"
+
+
 @ERAS
 @PLACES
 async def test_who_asks_by_a_token_of_nobodys_can_not_use_it(path: str, tool: str, era: str, tmp_path: Path) -> None:
