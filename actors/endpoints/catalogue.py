@@ -314,6 +314,7 @@ class Catalogue(Actor):
         self._changes = tree.changes
         self._known = tree.known
         self._slow = tree.slow
+        self._slow_listens = tree.slow_listens
         self._eras = tree.eras
         self._services = services
         self._upstreams = upstreams
@@ -498,6 +499,8 @@ class Catalogue(Actor):
             self._forget(key)
         for key in [k for k in self._hellos if k.backend in backends]:  # of modern servers too
             del self._hellos[key]
+        self._slow.replaced(backends)
+        self._slow_listens.replaced(backends)
 
     def _accepted(self, before: Table) -> None:
         """Where something else is accepted of a server than before, somebody has seen that its lists are others, which
@@ -746,10 +749,11 @@ class Catalogue(Actor):
 
     def _account_changed(self, principal: str, backend: str) -> None:
         """What this principal sees of a server may be something else now."""
+        self._slow.answered((principal, backend))
+        self._slow_listens.answered((principal, backend))
         for key, entry in list(self._entries.items()):
             if (key.principal, key.backend) == (principal, backend):
                 self._close_upstream(key, entry)
-                self._slow.answered(whose(key))
                 for method, wanted in entry.lists.items():
                     running = wanted.fetching
                     if running:

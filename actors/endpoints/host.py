@@ -104,6 +104,9 @@ class Tree:
     status: dict[str, Status] = field(default_factory=dict)
     """How each backend is, as the backends actor knows it."""
     slow: SlowServers = field(default_factory=SlowServers)
+    """To list."""
+    slow_listens: SlowServers = field(default_factory=SlowServers)
+    """To acknowledge a subscription. Many of them list all the same."""
 
     def server_info(self, key: Key) -> ServerInfo | None:
         """What a backend last said of itself in this view, or to the gateway itself; perhaps before the last start."""

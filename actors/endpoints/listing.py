@@ -9,9 +9,8 @@ whose definitions are the same is the same to the byte (`steady`).
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias
 
 from msgspec import Raw, Struct
 
@@ -19,6 +18,7 @@ from actors.endpoints.catalogue import NAMED_BY, Consult, Listed, whose
 from actors.endpoints.connecting import connect_tool
 from actors.endpoints.endpoint import Endpoint
 from actors.endpoints.last_known import Key
+from actors.endpoints.slow import Whom
 from actors.machines.upstream.events import ServerInfo
 from actors.protocol import aggregate, capabilities, errors, tasks
 from actors.protocol.aggregate import Naming, item_name
@@ -41,10 +41,6 @@ LONG = 512
 """Items of a list about which rules are not asked twice."""
 LOOK_WITHIN = 10.0
 """Seconds that a call waits for the lists on which its name may be."""
-
-
-Awaited: TypeAlias = Literal["lists", "listens"]
-"""What a server is waited for: lists, or what it can do for a subscription."""
 
 
 class GatherDue(Struct, frozen=True):
@@ -193,18 +189,13 @@ class Listing:
     def _gather(self, wanted: list[str], method: str, done: Callable[[], None], shows: bool, *, looks: str) -> None:
         """What is slow is asked too, but not waited for: its list is announced when it is there."""
         seconds = self._within(looks)
-        if looks == "*":
-            waiting = {b for b in wanted if self.worth(b, seconds)}
-        elif looks:
-            waiting = {b for b in wanted if b == looks}
-        else:
-            waiting = {b for b in wanted if not self._itself(b) or self.worth(b, seconds)}
+        waiting = {b for b in wanted if self._awaits(b, seconds, looks)}
         if waiting:
             self._gathering = put(self._gathering, (method, looks), _Gathering(waiting, [done], shows))
             self._endpoint.host.ctx.set_timer(("gather", method, looks), seconds, GatherDue(method, looks))
         nobody = not waiting  # what is there at once is taken out of it
         for backend in wanted:
-            self._fetch(method, backend, fresh=bool(looks))
+            self._fetch(method, backend, fresh=bool(looks) and (backend == looks or self.worth(backend, seconds)))
         if nobody:
             self._complete(method)
             done()
@@ -212,29 +203,34 @@ class Listing:
     def _within(self, looks: str) -> float:
         return LOOK_WITHIN if looks else self._endpoint.services.limits.list_deadline
 
-    def worth(self, backend: str, seconds: float, of: Awaited = "lists") -> bool:
-        """Whether to wait so long for a server."""
-        slow = self._endpoint.tree.slow
-        return slow.none or slow.worth(self._whom(backend, of), seconds, self._endpoint.host.ctx.now())
+    def _awaits(self, backend: str, seconds: float, looks: str) -> bool:
+        """Whether a list waits for a server; not for others than the one whose name is looked for."""
+        if looks not in ("", "*"):
+            return backend == looks
+        return not self._itself(backend) or self.worth(backend, seconds)
 
-    def late(self, backend: str, seconds: float, of: Awaited = "lists") -> None:
+    def worth(self, backend: str, seconds: float) -> bool:
+        """Whether to wait so long for a server."""
+        slow, now = self._endpoint.tree.slow, self._endpoint.host.ctx.now()
+        return slow.nobody(now) or slow.worth(self._whom(backend), seconds, now)
+
+    def _late(self, backend: str, seconds: float) -> None:
         """A server was waited for so long in vain."""
-        self._endpoint.tree.slow.late(self._whom(backend, of), seconds, self._endpoint.host.ctx.now())
+        self._endpoint.tree.slow.late(self._whom(backend), seconds, self._endpoint.host.ctx.now())
 
     def _answered(self, backend: str) -> None:
-        """A server is heard of again, or is another one."""
+        """A server is heard of again, or is another one; whoever found it slow had perhaps no connection yet."""
         slow = self._endpoint.tree.slow
-        if not slow.none:
-            slow.answered(self._whom(backend))
+        if not slow.nobody(self._endpoint.host.ctx.now()):
+            slow.answered(self._whom(backend), whose(catalogue_key(self._endpoint, backend)))
 
-    def _whom(self, backend: str, of: Awaited = "lists") -> Hashable:
+    def _whom(self, backend: str) -> Whom:
         """Who is slow if this server is, to this principal: over a connection of the client's own it may be busy with
         what the client wants of it, which says nothing of others."""
         endpoint = self._endpoint
-        principal, server = whose(catalogue_key(endpoint, backend))
+        whom = whose(catalogue_key(endpoint, backend))
         upstream = endpoint.upstreams.connections.get(backend) if endpoint.lists_itself(backend) else None
-        who = principal, upstream if upstream is not None else server
-        return who if of == "lists" else (*who, of)
+        return whom if upstream is None else (whom[0], upstream)
 
     def _itself(self, backend: str) -> bool:
         """Whether it is asked from here: the catalogue has its own deadline, and always answers."""
@@ -422,7 +418,7 @@ class Listing:
         views = self.views.setdefault(method, {})
         for backend in list(gathering.waiting) if gathering is not None else ():
             if looks or self._itself(backend):
-                self.late(backend, self._within(looks))
+                self._late(backend, self._within(looks))
             views.setdefault(backend, None)
             self._gathered(method, backend, looks=looks)
 

@@ -14,6 +14,9 @@ from typing import assert_never
 from msgspec import Raw, Struct
 
 from actors import ports
+from actors.endpoints.catalogue import whose
+from actors.endpoints.listing import catalogue_key
+from actors.endpoints.slow import Whom
 from actors.endpoints.upstreams import no_upstream
 from actors.machines.modern import subscription as ev
 from actors.machines.modern.subscription import Phase, Subscription, step
@@ -272,10 +275,14 @@ class ListenRequests:
     def _awaits(self, backend: str, part: Filter) -> bool:
         """Whether the acknowledgement waits for what this server can do; not for a slow one of which only changes of
         merged lists are wanted, which the gateway says itself."""
-        merged = self._endpoint.merged
+        merged, slow = self._endpoint.merged, self._endpoint.tree.slow_listens
         if merged is None or part.uris or part.tasks:
             return True
-        return all(merged.listing.worth(backend, HONOUR_WITHIN, of) for of in ("lists", "listens"))
+        worth = slow.worth(self._whom(backend), HONOUR_WITHIN, self._ctx.now())
+        return worth and merged.listing.worth(backend, HONOUR_WITHIN)
+
+    def _whom(self, backend: str) -> Whom:
+        return whose(catalogue_key(self._endpoint, backend))
 
     def _may_hear(self, backend: str, uri: str) -> bool:
         """Whether this client may subscribe to a resource, which is not acknowledged else, like one that there is
@@ -292,6 +299,7 @@ class ListenRequests:
                 return
             listen.left.discard(backend)
             if able is not None:
+                self._endpoint.tree.slow_listens.answered(self._whom(backend))
                 listen.able |= {(backend, uri) for uri in able.uris}
                 own = listen.tasks.get(backend, {})
                 listen.able_tasks += [own[task] for task in able.tasks if task in own]
@@ -307,10 +315,9 @@ class ListenRequests:
 
     def overdue(self, call: int) -> None:
         """Time is over: what is known counts."""
-        listen, merged = self.open.get(call), self._endpoint.merged
-        if listen is not None and merged is not None:
-            for backend in listen.left:
-                merged.listing.late(backend, HONOUR_WITHIN, "listens")  # its lists may be there at once
+        listen = self.open.get(call)
+        for backend in listen.left if listen is not None else ():
+            self._endpoint.tree.slow_listens.late(self._whom(backend), HONOUR_WITHIN, self._ctx.now())
         self.honour(call)
 
     def honour(self, call: int) -> None:
