@@ -51,6 +51,9 @@ class Cut:
     def split(self, commands):
         raise LinkDown("cut")
 
+    def renew(self):
+        pass
+
     def prepare(self):
         raise LinkDown("cut")
 

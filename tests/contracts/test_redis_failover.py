@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 import trio
 
-from actors.ports import Deltas, Failed, Refused
+from actors.ports import Deltas, Failed, Refused, Replay
 from actors.protocol.table import Limits
 from gateway.store.redis import targets
+from gateway.store.redis.keys import alive_key
 from tests.support.patience import PATIENCE
 from tests.support.store_calls import Letters, Outcomes, data_of, eventually, refused
 
@@ -49,6 +50,31 @@ async def test_what_waits_for_a_primary_that_hangs_is_written_to_the_next_one_on
         assert await ask(store.append, key, grant, "p1", 4, [b"4"]) is None
         assert await data_of(store, key) == [b"1", b"2", b"3", b"4"]
         assert (await ask(store.read, key)).fields["last"] == b"3"
+
+
+async def test_a_primary_that_wakes_after_the_failover_is_left(pair, opened, session, ask, until, monkeypatch):
+    """It takes itself for the primary until its sentinel comes to it, and that may take a while."""
+    primary, replica, sentinel = pair
+    monkeypatch.setattr(targets, "REPLY_TIMEOUT", 60.0)  # whoever asked it hears of it, when it wakes
+    with primary.client() as client:
+        client.execute_command("ACL", "SETUSER", "default", "-replicaof", "-slaveof")
+    async with opened(sentinel.url) as store:
+        key, grant = await session(store)
+        assert isinstance(await store.replay(key, "p1", grant.epoch, 0, 10), Replay)
+        with primary.client() as client:
+            assert client.execute_command("WAIT", 1, 5000) == 1
+        primary.pause()
+        await until(lambda: sentinel.primary() == replica.port)
+        primary.go_on()
+        with replica.client() as client:
+            await until(lambda: client.exists(alive_key(store.incarnation)) and client.role()[0] == b"master")
+            client.delete(alive_key(store.incarnation))
+            await until(lambda: client.exists(alive_key(store.incarnation)))
+        assert await ask(store.append, key, grant, "p1", 2, [b"2"]) is None
+        with replica.client() as client:
+            assert client.xlen(f"sd:{{{key}}}:l:p1") == 2
+        assert await data_of(store, key) == [b"1", b"2"]
+        assert await ask(store.alive, "nobody") is False
 
 
 async def test_lost_acknowledged_events_are_told_and_never_passed_over(

@@ -29,6 +29,9 @@ class Scripted:
     def split(self, commands: Sequence[Command]) -> Iterable[Sequence[int]]:
         return [range(len(commands))]
 
+    def renew(self) -> None:
+        """There is no other."""
+
     def prepare(self) -> None:
         """Nothing is to be made ready."""
 

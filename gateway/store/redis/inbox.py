@@ -55,6 +55,8 @@ class Inbox:
         self._mark = _BEGIN
         """The last letter that was handed over."""
         self._resumed = False
+        self._old = False
+        """The connection may lead to who was the primary."""
         self._spent = 0
         """Letters that were handed over and are in the inbox still."""
         self._large: list[bytes] = []
@@ -66,6 +68,10 @@ class Inbox:
     def open(self) -> None:
         """There is somebody to deliver to."""
         self._opened.set()
+
+    def renew(self) -> None:
+        """See `LoopLink`."""
+        self._old = True
 
     def stop(self) -> None:
         """Ends `run`, after what was read is handed over."""
@@ -91,6 +97,9 @@ class Inbox:
 
     async def _round(self) -> None:
         current = self._incarnation()
+        if self._old:  # and where this reader is, the other primary may not know
+            self._old = self._resumed = False
+            self._link.renew()
         if not self._resumed and not await self._resume():
             # Not there yet, or (a former one) no more.
             if current == self._reading:

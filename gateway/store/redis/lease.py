@@ -131,6 +131,7 @@ class Lease:
 
     def forgotten(self) -> None:
         """Redis has lost something: perhaps what others own, and signs of life."""
+        self.link.renew()
         self._step(machine.Forgot(boottime()))
 
     # Both

@@ -23,11 +23,19 @@ from redis.exceptions import (
     ResponseError,
     TryAgainError,
 )
+from redis.exceptions import ConnectionError as Broken
 
 from gateway.store.redis.errors import LinkDown
 from gateway.store.redis.scripts import SCRIPTS
 from gateway.store.redis.slots import Slots, ask_slots
-from gateway.store.redis.targets import Address, Connection, Target, close_sentinels, connections_of
+from gateway.store.redis.targets import (
+    Address,
+    Connection,
+    Target,
+    close_sentinels,
+    connections_of,
+    leads_to_primary,
+)
 
 Command: TypeAlias = tuple[bytes | str | int | float, ...]
 """A command with its arguments; `key_of` says where the key stands."""
@@ -51,6 +59,9 @@ class Link(Protocol):
     def histories(self, key: str | None = None) -> Mapping[str, "History"]:
         """Of the primaries that this link uses and that answer, by the place of each; or of the one that has this key.
         LinkDown."""
+
+    def renew(self) -> None:
+        """The next exchange is on another connection: this one may lead to who was the primary. On any thread."""
 
     def close(self) -> None:
         """Closes the connection."""
@@ -89,7 +100,7 @@ def open_link(target: Target) -> Link:
 def direct_link(target: Target) -> "DirectLink":
     """The same where there is one primary."""
     pool = target.pool()
-    return DirectLink(connections_of(pool), partial(close_sentinels, pool))
+    return DirectLink(connections_of(pool), partial(close_sentinels, pool), partial(leads_to_primary, pool))
 
 
 def replies_to(link: Link, commands: Sequence[Command]) -> list[Reply]:
@@ -150,16 +161,28 @@ def is_stuck(reply: Reply) -> bool:
     )
 
 
+_ANOTHER = "another is the primary by now"
+
+
 class DirectLink:
     """One connection to one primary.
 
     A connection that broke may leave commands in Redis' buffers, which would be executed after what is sent on the next
     one: so the next one first ends its predecessor (by id and address, as ids begin anew when Redis does).
+
+    `leads`: whether a connection leads to the primary, as far as anybody knows.
     """
 
-    def __init__(self, make: Callable[[], Connection], closed: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        make: Callable[[], Connection],
+        closed: Callable[[], None] = lambda: None,
+        leads: Callable[[Connection], bool] = lambda connection: True,
+    ) -> None:
         self._make = make
         self._closed = closed
+        self._leads = leads
+        self._old = False
         self._connection: Connection | None = None
         self._predecessor: tuple[str, str] | None = None
 
@@ -192,12 +215,19 @@ class DirectLink:
             self.exchange(loads())
 
     def histories(self, key: str | None = None) -> Mapping[str, History]:
-        """See `Link`."""
+        """See `Link`. Of one that leads to no primary any more there is none to tell."""
         [info] = replies_to(self, [("INFO", "replication")])
+        if self._connection is not None and not self._leads(self._connection):
+            self.close()
+            raise LinkDown(_ANOTHER)
         text = info.decode() if isinstance(info, bytes) else str(info)
         found = dict(re.findall(r"(master_replid2?):(\w+)", text))
         name = found.get("master_replid")
         return {"": History(name, found.get("master_replid2", ""))} if name else {}
+
+    def renew(self) -> None:
+        """See `Link`."""
+        self._old = True
 
     def close(self) -> None:
         """See `Link`."""
@@ -207,7 +237,10 @@ class DirectLink:
         self._closed()
 
     def _connected(self) -> Connection:
+        if self._old:
+            self.close()
         if self._connection is None:
+            self._old = False
             connection = self._make()
             self._connection = connection
             connection.connect()
@@ -217,6 +250,8 @@ class DirectLink:
             )
             info, *_ = self._exchange(connection, [("CLIENT", "INFO"), *kill, *loads()])
             self._predecessor = _identity(info)
+            if not self._leads(connection):  # it may have answered long after it was asked
+                raise Broken(_ANOTHER)
         return self._connection
 
     def _exchange(self, connection: Connection, commands: Sequence[Command]) -> list[Reply]:
@@ -338,6 +373,9 @@ class ClusterLink:
     def _histories(self, address: Address) -> Mapping[str, History]:
         link = self._links.get(address)
         return {str(address): history for history in link.histories().values()} if link is not None else {}
+
+    def renew(self) -> None:
+        """See `Link`. The nodes of a cluster tell each other at once who is a primary, and then refuse."""
 
     def close(self) -> None:
         """See `Link`."""

@@ -49,6 +49,9 @@ class LoopLink(Protocol):
     async def prepare(self) -> None:
         """Loads the functions again, after an error reply that says they (or the slots) are not where they were."""
 
+    def renew(self) -> None:
+        """The next exchange is on another connection: this one may lead to who was the primary."""
+
     def close(self) -> None:
         """Closes the connection."""
 
@@ -77,9 +80,13 @@ class DirectLoopLink:
         """`link` makes the connections; nobody else uses it."""
         self._link = link
         self._wire: _Wire | None = None
+        self._old = False
 
     async def exchange(self, commands: Sequence[Command]) -> list[Reply]:
         """See `LoopLink`."""
+        if self._old:
+            self._old = False
+            self.close()
         whole = False
         try:
             if self._wire is None:
@@ -99,6 +106,10 @@ class DirectLoopLink:
         """See `LoopLink`. One that is not connected does this when it connects."""
         if self._wire is not None:
             await self.exchange(loads())
+
+    def renew(self) -> None:
+        """See `LoopLink`."""
+        self._old = True
 
     def close(self) -> None:
         """See `LoopLink`."""
@@ -138,6 +149,9 @@ class ClusterLoopLink:
         for link in self._links.values():
             with suppress(LinkDown):
                 await link.prepare()
+
+    def renew(self) -> None:
+        """See `LoopLink`. The nodes of a cluster tell each other at once who is a primary, and then refuse."""
 
     def close(self) -> None:
         """See `LoopLink`."""

@@ -38,6 +38,10 @@ class Reader:
             )
         return Failed(Refused.AWAY, "redis is slow")
 
+    def renew(self) -> None:
+        """See `Link`."""
+        self._link.renew()
+
     def close(self) -> None:
         """Closes the connection, once no thread uses it."""
         if not self._line.borrowed_tokens:

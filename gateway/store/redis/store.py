@@ -303,6 +303,7 @@ class RedisStore:
     def _renamed(self, former: Incarnation, now: Incarnation) -> None:
         self.owner = self.incarnation = now
         self.term += 1
+        self._renew()
         for listener in self._listeners:
             listener.on_renamed(former, now)
 
@@ -312,8 +313,16 @@ class RedisStore:
 
     def _lost(self) -> None:
         self.term += 1
+        self._renew()
         for listener in self._listeners:
             listener.on_loss()
+
+    def _renew(self) -> None:
+        """Another may be the primary by now."""
+        self._writer.renew()
+        self._inbox.renew()
+        for reader in self._readers:
+            reader.renew()
 
     def _certain(self) -> None:
         for listener in self._listeners:

@@ -169,6 +169,19 @@ def connections_of(pool: ConnectionPool) -> Callable[[], Connection]:
     return lambda: cast(Connection, pool.connection_class(**pool.connection_kwargs))
 
 
+def leads_to_primary(pool: ConnectionPool, connection: Connection) -> bool:
+    """Whether its sentinels, if it has any, say no other one than this leads to. (One that hung while another took its
+    place answers when it wakes, and takes itself for the primary for many seconds.)"""
+    manager = getattr(pool, "sentinel_manager", None)
+    if manager is None:
+        return True
+    try:
+        there: Any = connection
+        return bool(manager.discover_master(cast(Any, pool).service_name) == (there.host, there.port))
+    except (RedisError, OSError):
+        return True
+
+
 def close_sentinels(pool: ConnectionPool) -> None:
     """Closes the connections by which the pool asks where the primary is, until it asks again."""
     manager = getattr(pool, "sentinel_manager", None)

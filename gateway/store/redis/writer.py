@@ -137,6 +137,10 @@ class Writer:
         self._doubted = True
         self._news.unpark_all()
 
+    def renew(self) -> None:
+        """See `LoopLink`."""
+        self._link.renew()
+
     def close(self, within: float) -> None:
         """Takes nothing more; what is queued is written if that works within so many seconds."""
         if self._closing is None:

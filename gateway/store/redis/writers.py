@@ -91,6 +91,11 @@ class Writers:
         for writer in self.all:
             writer.doubt()
 
+    def renew(self) -> None:
+        """See `Writer`."""
+        for writer in self.all:
+            writer.renew()
+
     def close(self, within: float) -> None:
         """See `Writer`."""
         for writer in self.all:
