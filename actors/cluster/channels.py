@@ -216,7 +216,9 @@ class Channels:
         return ACCEPTED if messages.put(body, rights) else BUSY
 
     async def _find(self, former: Incarnation, said: _Saying) -> int:
-        """Nobody lives under this name: whoever had it may have another one now."""
+        """Nobody takes letters under this name: whoever had it may have another one now, or will in a moment."""
+        if await self._ask(lambda done: self._services.cluster.alive(former, done)) is not False:
+            return BUSY
         replicas: list[Replica] | None = await self._ask(self._services.cluster.replicas)
         if replicas is None:
             return BUSY

@@ -159,7 +159,9 @@ class MemoryReplica:
         done(bool(waiting))
 
     def alive(self, incarnation: Incarnation, done: Done) -> None:
-        done(self.lives(incarnation))
+        # As long as it is not found dead: one reading that finds no lease says nothing.
+        member = self._directory.members.get(incarnation)
+        done(member is not None and self._directory.now() < member.told)
 
     def replicas(self, done: Done) -> None:
         now = self._directory.now()

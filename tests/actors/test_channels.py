@@ -6,6 +6,7 @@ import trio
 import trio.testing
 
 from actors.cluster.channels import WAITING, Messages
+from actors.machines.cluster import lease
 from actors.ports import ANONYMOUS, NO_RIGHTS, Principal
 from tests.support.harness import open_gateway, open_replicas
 from tests.support.mcp_backend import Backend
@@ -70,6 +71,20 @@ async def test_a_replica_whose_lease_has_lapsed_keeps_its_channels(autojump_cloc
                     assert await messages.receive() == body
             assert await other.actors.channels.say(token, BOB, b"x") == 404
         assert await other.actors.channels.say(token, ANN, b"x") == 404
+
+
+async def test_a_channel_is_not_gone_for_one_reading_that_finds_no_lease(autojump_clock):
+    """Redis may have lost it: whoever has the channel comes back with another name in a moment."""
+    async with open_replicas(2, Backend("alpha")) as [one, other]:
+        with one.actors.channels.opened(ANN) as (token, messages):
+            one.store.replica.cut_off()
+            await trio.sleep(lease.TTL + 0.1)
+            assert await other.actors.channels.say(token, ANN, b"x") == 503
+            one.store.replica.resume()
+            await trio.sleep(1)
+            assert await other.actors.channels.say(token, ANN, b"y") == 202
+            assert await messages.receive() == b"y"
+            assert not messages.waiting
 
 
 async def test_what_a_replica_that_stands_still_has_not_read_is_refused_and_does_not_come_later(autojump_clock):
