@@ -2,6 +2,7 @@
 
 import os
 import ssl
+import stat
 from pathlib import Path
 
 
@@ -29,9 +30,11 @@ def tls_fault(cert: Path, key: Path) -> tuple[str, str] | None:
 def is_missing(file: Path) -> bool:
     """Whether it is not there, as far as that can be told: a folder may be closed to who asks."""
     try:
-        return not file.is_file()
+        return not stat.S_ISREG(file.stat().st_mode)  # since Python 3.14 `is_file` says no of what it may not look at
     except PermissionError:
         return False
+    except OSError:
+        return True
 
 
 def _holds_certificate(file: Path) -> bool:
