@@ -426,7 +426,8 @@ class Http1Protocol(H11Protocol):
     def _left_open(self) -> bool:
         """Whether the stop has come while the peer read a response that did not say `Connection: close` yet. What the
         peer has sent already is answered; later there may be nobody left who could."""
-        return self.context.terminated.is_set() and not self._held and not self.wire.has_input()
+        stops = self.context.terminated.is_set()
+        return stops and not self._held and self.decoder.empty and not self.wire.has_input()
 
     async def _recycle(self) -> None:
         self.answering = False

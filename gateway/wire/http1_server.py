@@ -102,6 +102,11 @@ class RequestDecoder:
         return not self._in_head and not self._in_body
 
     @property
+    def empty(self) -> bool:
+        """Whether no request has begun but those that were taken whole."""
+        return self.idle and not self.events
+
+    @property
     def in_head(self) -> bool:
         """Whether a request has begun whose head is not complete."""
         return self._in_head

@@ -92,14 +92,17 @@ async def test_a_connection_ends_with_an_answer_that_had_begun_before_the_stop(d
         await other.aclose()
 
 
-async def test_what_was_asked_before_such_an_answer_ended_is_answered(door, make_app, running, read):
+@pytest.mark.parametrize("at_once", [HEALTH, HEALTH[:20], b""])
+async def test_what_was_asked_before_such_an_answer_ended_is_answered(door, make_app, running, read, at_once):
+    """`at_once`: what of it came together with what is answered."""
     source = door.stream(b"data: 1\n\n")
     async with running(make_app(), stop=LONG) as server:
         stream = await server.connect()
-        await stream.send_all(GET)
+        await stream.send_all(GET + at_once)
         await read.until(stream, b"data: 1")
         server.stop.set()
-        await stream.send_all(HEALTH)
+        if later := HEALTH.removeprefix(at_once):
+            await stream.send_all(later)
         await trio.testing.wait_all_tasks_blocked(0.01)
         source.push(None)
         last = (await read.all(stream)).removeprefix(b"0\r\n\r\n")
