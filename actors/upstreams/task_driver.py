@@ -24,6 +24,7 @@ from actors.protocol.capabilities import Capabilities
 from actors.protocol.errors import BROKEN
 from actors.protocol.messages import EMPTY, RequestId
 from actors.protocol.methods import LIST_CHANGED
+from actors.protocol.rights import NO_RIGHTS, Rights
 from actors.protocol.steady import Items
 from actors.runtime import Context
 from actors.services import Services
@@ -46,10 +47,11 @@ class PollDue(Struct, frozen=True):
 @dataclass(slots=True)
 class _Driven:
     """`requests` are those under way, by their number on the upstream connection; `asked` the server's server
-    requests that were passed on."""
+    requests that were passed on. All is asked for with the `rights` of the call."""
 
     drive: task_drive.Drive
     progress: bool
+    rights: Rights
     requests: dict[int, int] = field(default_factory=dict)
     asked: set[RequestId] = field(default_factory=set)
 
@@ -91,14 +93,14 @@ class TaskDriver:
         """A call of a tool, by a client that knows no tasks."""
         if self._required is None:
             self._waiting.append(call)
-            self._look()
+            self._look(call.rights)
         elif tool_name(call.params) in self._required:
             seconds = self._limits.request_deadline_cap
             drive, effects = task_drive.start(call.params, self._server, seconds, self._backend)
-            self._driven[call.call] = _Driven(drive, call.progress)
+            self._driven[call.call] = _Driven(drive, call.progress, call.rights)
             self._run(call.call, effects)
         else:
-            self._step(ev.Called(call.call, CALL, call.params, call.progress, final=True))
+            self._step(ev.Called(call.call, CALL, call.params, call.progress, final=True, rights=call.rights))
 
     def cancel(self, key: CallKey, reason: str) -> bool:
         """Nobody waits for a call any more; False if it is not looked after here."""
@@ -117,20 +119,23 @@ class TaskDriver:
 
     # The list
 
-    def _look(self) -> None:
+    def _look(self, rights: Rights) -> None:
         if self._paging is None:
-            self._paging = Paging("tools", self._ask, self._looked)
+
+            def ask(params: Raw, page: Page) -> None:
+                self.request(LIST, params, page, self._limits.list_deadline, rights)
+
+            self._paging = Paging("tools", ask, self._looked)
             self._paging.start()
 
-    def _ask(self, params: Raw, page: Page) -> None:
-        self.request(LIST, params, page, self._limits.list_deadline)
-
-    def request(self, method: str, params: Raw, then: Then, seconds: float | None = None) -> None:
+    def request(
+        self, method: str, params: Raw, then: Then, seconds: float | None = None, rights: Rights = NO_RIGHTS
+    ) -> None:
         """Asks the server for something, of no caller's account."""
-        self._own.make(partial(self._send_own, method, params), self._withdraw, then, seconds)
+        self._own.make(partial(self._send_own, method, params, rights), self._withdraw, then, seconds)
 
-    def _send_own(self, method: str, params: Raw, call: int, progress: bool = False) -> None:
-        self._step(ev.Called((self._ctx.ref, call), method, params, progress, final=True))
+    def _send_own(self, method: str, params: Raw, rights: Rights, call: int, progress: bool = False) -> None:
+        self._step(ev.Called((self._ctx.ref, call), method, params, progress, final=True, rights=rights))
 
     def _withdraw(self, call: int, reason: str) -> None:
         self._step(ev.Abandoned((self._ctx.ref, call), reason))
@@ -193,7 +198,7 @@ class TaskDriver:
         def send(call: int) -> None:
             driven.requests.clear()
             driven.requests[call] = request
-            self._send_own(method, params, call, progress=method == CALL and driven.progress)
+            self._send_own(method, params, driven.rights, call, progress=method == CALL and driven.progress)
 
         self._own.make(send, self._withdraw, outcome, math.inf if method in ENDLESS else None)
 

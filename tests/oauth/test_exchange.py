@@ -96,6 +96,31 @@ async def test_each_user_has_his_own_and_each_set_of_rights_too(era: str, tmp_pa
 
 @ERAS
 @PLACES
+@pytest.mark.parametrize("support", ["optional", "required"])
+async def test_a_tool_that_may_run_as_a_task_is_called_with_the_rights_of_its_caller(
+    support: str, path: str, tool: str, era: str, tmp_path: Path
+) -> None:
+    """Also where the gateway makes the task, and asks for its result, for a client that knows none."""
+    async with (
+        open_oauth_world(eras="legacy", as_tasks=support) as world,
+        open_authorized(configured(world), tmp_path) as gateway,
+    ):
+        tokens = {scope: world.token_for(RESOURCE, "ann", scope=scope) for scope in ("mcp", "mcp write")}
+        for _ in range(2):
+            for scope, token in tokens.items():
+                before = len(world.asked)
+                assert user_of(await call(gateway, token, era, tool, path)) == "ann"
+                kinds = {"tools/call", "tasks/get", "tasks/result"}
+                asked = [a for a in world.asked[before:] if a.path == "/mcp" and a.method == "POST"]
+                said = {
+                    a.message["method"]: world.access[a.token].scopes for a in asked if a.message["method"] in kinds
+                }
+                assert ("tasks/result" in said) is (support == "required")
+                assert set(said.values()) == {scope}
+
+
+@ERAS
+@PLACES
 async def test_each_call_goes_with_what_is_given_for_a_token_that_says_the_same(
     path: str, tool: str, era: str, tmp_path: Path
 ) -> None:

@@ -92,6 +92,8 @@ class OAuthWorld:
     """Instead of its own issuer."""
     needs: dict[str, str] = field(default_factory=dict)
     """Scope by tool."""
+    as_tasks: str = ""
+    """Whether its tools run as tasks (2025-11-25): `optional`, `required`."""
     by_scope: bool = False
     """Whether the MCP server lists to each those tools alone that the scopes are enough for."""
     scopes: list[str] = field(default_factory=lambda: ["mcp"])
@@ -361,7 +363,8 @@ class OAuthWorld:
         match method:
             case "initialize" if self.eras != "modern":
                 version = message["params"]["protocolVersion"]
-                return {"protocolVersion": version, "capabilities": {"tools": {}}, "serverInfo": info}
+                tasks = {"tasks": {"requests": {"tools": {"call": {}}}}} if self.as_tasks else {}
+                return {"protocolVersion": version, "capabilities": {"tools": {}} | tasks, "serverInfo": info}
             case "server/discover":
                 return complete | {
                     "supportedVersions": [MODERN], "capabilities": {"tools": {}}, "ttlMs": 0, "cacheScope": "private",
@@ -372,14 +375,28 @@ class OAuthWorld:
                 had = set(granted.scopes.split()) if granted is not None else set[str]()
                 needs = [tool for tool, needed in self.needs.items() if not self.by_scope or {*needed.split()} <= had]
                 names = ["whoami", *needs, f"of_{user}"]
-                tools = [{"name": name, "inputSchema": {"type": "object"}} for name in names]
+                more = {"execution": {"taskSupport": self.as_tasks}} if self.as_tasks else {}
+                tools = [{"name": name, "inputSchema": {"type": "object"}, **more} for name in names]
                 hints = {"ttlMs": 60_000, "cacheScope": "private"} if modern else {}
                 return complete | {"tools": tools} | hints
             case "tools/call":
                 assert granted is not None
                 self.on_call(message["params"]["name"])
+                if "task" in message["params"]:
+                    began = "2026-01-01T00:00:00Z"
+                    task = {
+                        "taskId": "t",
+                        "status": "completed",
+                        "createdAt": began,
+                        "lastUpdatedAt": began,
+                        "ttl": None,
+                    }
+                    return {"task": task}
                 said = json.dumps({"user": granted.user, "args": message["params"].get("arguments", {})})
                 return complete | {"content": [{"type": "text", "text": said}]}
+            case "tasks/result":
+                assert granted is not None
+                return {"content": [{"type": "text", "text": json.dumps({"user": granted.user})}]}
             case "ping":
                 return {}
         return None

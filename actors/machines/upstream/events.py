@@ -314,6 +314,7 @@ class Entrust(Struct, frozen=True):
     call: CallKey
     params: Raw
     progress: bool
+    rights: Rights = NO_RIGHTS
 
 
 class ServerRequest(Struct, frozen=True):

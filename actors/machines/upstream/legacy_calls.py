@@ -126,7 +126,7 @@ def dispatch(upstream: Upstream, call: ev.Called) -> Step:
         # A tool may run as a task only. (A client that runs some itself knows what it does, and gets the server's own
         # answer.)
         if tool and not (augmented or call.final or payload.mentions(upstream.profile.capabilities, _TASKS)):
-            return upstream, [ev.Entrust(call.call, params, call.progress)]
+            return upstream, [ev.Entrust(call.call, params, call.progress, call.rights)]
     if call.progress or payload.mentions(params, b"progressToken"):
         try:
             params = payload.with_progress_token(params, id if call.progress else None)
