@@ -75,26 +75,30 @@ def _places(settings: Settings) -> list[str]:
 
 
 def _identity(settings: Settings) -> str:
-    tokens = settings.auth.tokens
-    return f"bearer tokens of {', '.join(name for name, _ in tokens)}" if tokens else "anonymous (no auth.tokens)"
+    auth = settings.auth
+    known = ["bearer tokens of " + ", ".join(name for name, _ in auth.tokens)] if auth.tokens else []
+    known += ["tokens from " + ", ".join(one.issuer for one in auth.issuers)] if auth.issuers else []
+    return "; ".join(known) or "anonymous (no auth.tokens)"
 
 
 def _lines_to_paste(settings: Settings) -> list[str]:
     url = endpoint_url(settings)
     if settings.listen.path:
         curl = f"curl -sS --unix-socket {shlex.quote(settings.listen.path)} http://localhost/mcp"
-        return ["Connect a client:", f"  {'curl':<12}{_curl(curl, tokens=bool(settings.auth.tokens))}"]
-    header = ' --header "Authorization: Bearer $TOKEN"' if settings.auth.tokens else ""
+        return ["Connect a client:", f"  {'curl':<12}{_curl(curl, tokens=settings.auth.asked)}"]
+    authorized = ' --header "Authorization: Bearer $TOKEN"'
+    header = authorized if settings.auth.tokens else ""  # at issuers these clients sign in by themselves
     added: dict[str, object] = {"name": "stagedoor", "type": "http", "url": url}
     if header:
         # An editor asks for what is named there alone.
         added["inputs"] = [{"type": "promptString", "id": "token", "description": "Bearer token", "password": True}]
         added["headers"] = {"Authorization": "Bearer ${input:token}"}
+    inspector = f"npx @modelcontextprotocol/inspector --cli {url} --transport http"
     rows = [
         ("Claude Code", f"claude mcp add --transport http stagedoor {url}{header}"),
         ("VS Code", f"code --add-mcp {shlex.quote(json.dumps(added))}"),
-        ("Inspector", f"npx @modelcontextprotocol/inspector --cli {url} --transport http{header} --method tools/list"),
-        ("curl", _curl(f"curl -sS {url}", tokens=bool(header))),
+        ("Inspector", f"{inspector}{authorized if settings.auth.asked else ''} --method tools/list"),
+        ("curl", _curl(f"curl -sS {url}", tokens=settings.auth.asked)),
     ]
     return ["Connect a client:", *(f"  {label:<12}{line}" for label, line in rows)]
 

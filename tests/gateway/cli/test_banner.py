@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from actors.protocol.issuers import Issuer
 from actors.protocol.table import BackendSpec, Endpoint, StdioTarget, Table
 from gateway.cli.banner import banner
 from gateway.config import Address, Auth, Settings, Tls
@@ -78,6 +79,16 @@ def test_with_tokens_every_line_sends_one_and_none_is_shown() -> None:
     added = json.loads(shlex.split(line(text, "VS Code"))[2])
     assert added["headers"] == {"Authorization": "Bearer ${input:token}"}
     assert [(asked["id"], asked["password"]) for asked in added["inputs"]] == [("token", True)], "it asks for that"
+
+
+def test_with_issuers_it_says_whose_tokens_are_taken_and_who_is_given_one() -> None:
+    issuers = (Issuer("https://a.example"), Issuer("https://b.example"))
+    text = banner(Settings(TABLE, auth=Auth(issuers=issuers)))
+    assert line(text, "identity") == "tokens from https://a.example, https://b.example"
+    sends = [one for one in ("Claude Code", "VS Code", "Inspector", "curl") if "Authorization" in line(text, one)]
+    assert sends == ["Inspector", "curl"], "the others sign in by themselves"
+    both = banner(Settings(TABLE, auth=Auth((("ann", "hush-hush"),), issuers=issuers[:1])))
+    assert line(both, "identity") == "bearer tokens of ann; tokens from https://a.example"
 
 
 @pytest.mark.parametrize(
