@@ -28,7 +28,16 @@ from actors.protocol import capabilities, codec, tasks, translate
 from actors.protocol import payload as json
 from actors.protocol.filter import located
 from actors.protocol.messages import EMPTY, Notification, RequestId
-from actors.protocol.methods import ELICITED, LIST_CHANGED, METHODS, SET_LEVEL, SUBSCRIBE, UNSUBSCRIBE, UPDATED
+from actors.protocol.methods import (
+    ELICITED,
+    LIST_CHANGED,
+    METHODS,
+    PROGRESS,
+    SET_LEVEL,
+    SUBSCRIBE,
+    UNSUBSCRIBE,
+    UPDATED,
+)
 from actors.protocol.policy import Policy, shown_otherwise
 from actors.protocol.rights import Rights
 from actors.protocol.subjects import CALL
@@ -230,7 +239,9 @@ class SessionEndpoint(Endpoint):
         elif method in tasks.ASKING or effect.as_task:
             ruled = method == CALL and self.services.table.value.policy is not None
             tool = json.text_member(params, "name") or "" if ruled else ""
-            self.upstreams.wait(call, lambda outcome: self.pass_outcome(self.tasks.outcome(method, outcome, tool)))
+            token = json.progress_token(effect.params) if effect.as_task else None
+            registry = self.tasks
+            self.upstreams.wait(call, lambda out: self.pass_outcome(registry.outcome(method, out, tool, token)))
         version = self.host.version if self.merged is None else ""
         if self.services.observer is not None:
             self.host.sent(call, backend)
@@ -464,7 +475,12 @@ class SessionEndpoint(Endpoint):
         backend, method, params = message.backend, message.method, message.params
         if self.news(backend, method) or (method == tasks.STATUS and not self.tasks.knows(backend, params)):
             return
-        if method in (UPDATED, tasks.STATUS) and not self._may_hear(message):
+        of_task = method == PROGRESS and message.call is None
+        if of_task and (progress := self.tasks.progress(backend, params)) is not None:
+            params = progress
+        elif of_task:
+            return
+        if (of_task or method in (UPDATED, tasks.STATUS)) and not self._may_hear(message):
             return
         if self.merged is not None:
             params = self.tasks.exposed(backend, method, self.merged.notification(backend, method, params))
@@ -492,7 +508,7 @@ class SessionEndpoint(Endpoint):
         message = codec.decode_message(frame)
         if not isinstance(message, Notification):
             return True
-        if message.method == tasks.STATUS:
+        if message.method in (tasks.STATUS, PROGRESS):
             return self.guard.asking(rights, lambda: self.tasks.shows_mine(message.params))
         return message.method != UPDATED or self._may_hear_of(rights, located(message.params) or "")
 

@@ -16,6 +16,7 @@ from actors.machines.session import effects as fx
 from actors.machines.upstream.events import ServerInfo
 from actors.protocol import capabilities, errors, tasks
 from actors.protocol import payload as json
+from actors.protocol.messages import RequestId
 from actors.protocol.naming import Owner
 from actors.protocol.subjects import CALL
 from actors.protocol.versions import can_use
@@ -36,17 +37,19 @@ Fields = Mapping[str, bytes]
 
 
 class _Recorded(msgspec.Struct):
-    """Id → backend, of tasks that servers run, and of those that the client does. `tools`: id → tool, of the former."""
+    """Id → backend, of tasks that servers run, and of those that the client does. Of the former, `tools`: id → tool,
+    and `tokens`: id → the client's progress token."""
 
     made: dict[str, str] = {}
     ran: dict[str, str] = {}
     tools: dict[str, str] = {}
+    tokens: dict[str, RequestId] = {}
 
 
 class TaskRegistry:
     """Remembers the tasks of one session, and whose they are."""
 
-    __slots__ = ("_endpoint", "_made", "_prefixed", "_ran", "_tools")
+    __slots__ = ("_endpoint", "_made", "_prefixed", "_ran", "_tokens", "_tools")
 
     def __init__(self, endpoint: "SessionEndpoint") -> None:
         self._endpoint = endpoint
@@ -55,6 +58,8 @@ class TaskRegistry:
         self._made: dict[str, str] = EMPTY_TABLE
         self._tools: dict[str, str] = EMPTY_TABLE
         """By task, where a policy wants to know."""
+        self._tokens: dict[str, RequestId] = EMPTY_TABLE
+        """By task, where its client wants to hear of its progress."""
         self._ran = tasks.NO_TASKS
 
     def load(self, fields: Fields) -> None:
@@ -62,10 +67,11 @@ class TaskRegistry:
         if FIELD in fields:
             recorded = msgspec.json.decode(fields[FIELD], type=_Recorded)
             self._made, self._ran = recorded.made, tasks.ClientTasks(recorded.ran)
-            self._tools = recorded.tools
+            self._tools, self._tokens = recorded.tools, recorded.tokens
 
     def _save(self) -> None:
-        self._endpoint.host.save({FIELD: msgspec.json.encode(_Recorded(self._made, self._ran.owners, self._tools))})
+        recorded = _Recorded(self._made, self._ran.owners, self._tools, self._tokens)
+        self._endpoint.host.save({FIELD: msgspec.json.encode(recorded)})
 
     def offers(self, backend: str, server_info: ServerInfo) -> bool:
         """Whether what a backend says of tasks may be said to the client."""
@@ -122,33 +128,35 @@ class TaskRegistry:
     def knows(self, backend: str, params: Raw) -> bool:
         """Whether what a server tells of a task is of one that this client could ask about. Others are the gateway's,
         which runs tools as tasks for clients without any."""
-        try:
-            id = tasks.target(params)
-        except (errors.Malformed, errors.Refusal):
-            return True  # it is about none
-        return (tasks.expose(backend, id) if self._prefixed else id) in self._made
+        id = self._mine(backend, params)
+        return id is None or id in self._made
+
+    def _mine(self, backend: str, params: Raw) -> str | None:
+        """The client's id of the task that a server tells of; None: it is about none."""
+        id = tasks.subject(params)
+        return tasks.expose(backend, id) if self._prefixed and id is not None else id
+
+    def progress(self, backend: str, params: Raw) -> Raw | None:
+        """The progress of a task under the client's token; None: nobody wants it."""
+        token = self._tokens.get(self._mine(backend, params) or "")
+        return None if token is None else json.replace_members(params, {"progressToken": json.dumps(token)})
 
     def shows(self, backend: str, params: Raw) -> bool:
         """Whether a client may hear what has become of a task of this server."""
-        try:
-            id = tasks.target(params)
-        except (errors.Malformed, errors.Refusal):
-            return True  # it is about none
-        tool = self._tools.get(tasks.expose(backend, id) if self._prefixed else id)
+        tool = self._tools.get(self._mine(backend, params) or "")
         return tool is None or self._endpoint.guard.shows_task(backend, tool)
 
     def shows_mine(self, params: Raw) -> bool:
         """The same, by the client's id of the task."""
-        try:
-            id = tasks.target(params)
-        except (errors.Malformed, errors.Refusal):
-            return True
+        id = tasks.subject(params) or ""
         backend, tool = self._made.get(id), self._tools.get(id)
         return backend is None or tool is None or self._endpoint.guard.shows_task(backend, tool)
 
-    def outcome(self, method: str, message: UpstreamOutcome, tool: str = "") -> UpstreamOutcome:
+    def outcome(
+        self, method: str, message: UpstreamOutcome, tool: str = "", token: RequestId | None = None
+    ) -> UpstreamOutcome:
         """The outcome of a call that is about a task, or may have made one, as the client sees it. `tool`: what was
-        called, where a policy wants to know."""
+        called, where a policy wants to know; `token`: under which its client wants to hear of its progress."""
         if not message.ok or not can_use(self._endpoint.host.version, "tasks"):
             return message
         backend, payload = message.backend, message.payload
@@ -159,10 +167,13 @@ class TaskRegistry:
             self._made = put(self._made, made, backend)
             if tool:
                 self._tools = put(self._tools, made, tool)
+            if token is not None:
+                self._tokens = put(self._tokens, made, token)
             if len(self._made) > TASKS_MAX:
                 oldest = next(iter(self._made))
                 del self._made[oldest]
                 self._tools.pop(oldest, None)
+                self._tokens.pop(oldest, None)
             self._save()
         return replace(message, payload=payload)
 

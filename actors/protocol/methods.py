@@ -96,6 +96,7 @@ UPDATED: Final = "notifications/resources/updated"
 ELICITED: Final = "notifications/elicitation/complete"
 ACKNOWLEDGED: Final = "notifications/subscriptions/acknowledged"
 CANCELLED: Final = "notifications/cancelled"
+PROGRESS: Final = "notifications/progress"
 LISTEN: Final = "subscriptions/listen"
 ELICIT: Final = "elicitation/create"
 ListKind: TypeAlias = Literal["tools", "resources", "prompts"]
@@ -121,7 +122,7 @@ _ROWS: Final = (
     Method("server/discover", _CLIENT, _LOCAL, since=MODERN, repeatable=True),
     Method("notifications/initialized", _CLIENT, _LOCAL, last=_SESSIONS),
     Method(CANCELLED, _BOTH, _MAPPED),
-    Method("notifications/progress", _BOTH, _MAPPED, last_from_client=_SESSIONS),
+    Method(PROGRESS, _BOTH, _MAPPED, last_from_client=_SESSIONS),
     Method(SET_LEVEL, _CLIENT, _FAN_OUT, _LOGGING, last=_SESSIONS, repeatable=True),
     Method("notifications/message", _SERVER, _RELAYED, _LOGGING),
     # The capability is younger than the method: see `capabilities.allows`.

@@ -203,6 +203,21 @@ def related_task(holder: Raw) -> str | None:
         return None
 
 
+def relating(holder: Raw, task: str) -> Raw:
+    """Params or a result of this task, which say so. Raises Malformed."""
+    if related_task(holder) == task:
+        return holder
+    return replace_members(holder, {"_meta": dumps({**members(meta_of(holder)), RELATED_TASK_KEY: {"taskId": task}})})
+
+
+def subject(params: Raw) -> str | None:
+    """The task that a notification is about, or belongs to; None: none."""
+    try:
+        return target(params)
+    except (Malformed, Refusal):
+        return related_task(params)
+
+
 def unrelated(holder: Raw) -> Raw:
     """Params or a result without the task that they belong to, for an end that knows of no task."""
     if not mentions_task(holder):

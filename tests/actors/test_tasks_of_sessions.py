@@ -109,6 +109,52 @@ async def test_a_status_comes_where_news_come(autojump_clock: Any, endpoint: str
 
 
 @ENDPOINTS
+@KINDS
+@pytest.mark.parametrize("away", [False, True])
+async def test_progress_of_a_task_goes_on_under_the_token_of_the_call_that_made_it(
+    autojump_clock: Any, kind: Any, endpoint: str, prefix: str, away: bool
+) -> None:
+    alpha = TaskBackend(kind=kind)
+    async with open_gateway(alpha) as gateway:
+        client = await gateway.connect(endpoint)
+        call = {"name": named(prefix, "may", "__"), "arguments": {}, "task": {}}
+        pending = client.begin("tools/call", call, progress="mine")
+        made = (await pending.result())["task"]
+        other = await begun(client, named(prefix, "may", "__"))  # of which nobody wants to hear
+        task, unheard = await alpha.task(), await alpha.task()
+        if away:
+            await trio.sleep(600)  # its session may have left memory
+            await client.call("tasks/get", {"taskId": made["taskId"]})
+        events = client.listen()
+        await gateway.settle()
+        for value in (1, 2):
+            said = {"progressToken": task.request.token, "progress": value, "total": 2}
+            alpha.upstream.notify("notifications/progress", said | (task.related if value == 2 or away else {}))
+            told = await events.next("notifications/progress")
+            related = {"_meta": {RELATED: {"taskId": made["taskId"]}}}
+            assert told["params"] == {"progressToken": "mine", "progress": value, "total": 2, **related}
+        assert unheard.request.token is None
+        assert other["taskId"] != made["taskId"]
+        task.complete("done")
+        assert (await client.call("tasks/result", {"taskId": made["taskId"]}))["content"][0]["text"] == "done"
+
+
+async def test_progress_of_a_task_that_the_gateway_runs_is_that_of_the_call(autojump_clock: Any) -> None:
+    alpha = TaskBackend()
+    async with open_gateway(alpha) as gateway:
+        client = await gateway.connect(version="2025-06-18")
+        pending = client.begin("tools/call", {"name": "alpha__must", "arguments": {}}, progress="mine")
+        task = await alpha.task()
+        task.request.progress(1)
+        told = await pending.next("notifications/progress")
+        assert told["params"] == {"progressToken": "mine", "progress": 1}
+        task.complete("done")
+        assert (await pending.result())["content"][0]["text"] == "done"
+        task.request.progress(2)  # too late
+        await gateway.settle()
+
+
+@ENDPOINTS
 async def test_a_task_of_another_session_is_unknown(autojump_clock: Any, endpoint: str, prefix: str) -> None:
     alpha = TaskBackend(kind="http")
     async with open_gateway(alpha) as gateway:

@@ -210,6 +210,8 @@ def give_up(session: Session, entry: ClientRequest, error: errors.ProtocolError,
 def progressed(session: Session, event: ev.CallProgressed) -> Step:
     """Progress of a call under the client's own token, on the stream of its request: strictly increasing, unless its
     client would get it from the backend as it is."""
+    if event.call is None:
+        return _progress_of_task(session, event)
     entry = session.called(event.call)
     if entry is None or entry.token is None:
         return session, [fx.Count("late_progress")]
@@ -224,6 +226,14 @@ def progressed(session: Session, event: ev.CallProgressed) -> Step:
     params = own if event.as_is else translate.notification(event.method, own, session.version)
     session, effects = say(session, event, codec.encode_notification(event.method, params))
     return session, [fx.StartDeadline(entry.call, event.now, entry.accepted), *effects]
+
+
+def _progress_of_task(session: Session, event: ev.CallProgressed) -> Step:
+    """That of a call that has become a task, under the client's token already; it waits for nobody who reads it."""
+    if streams.reader(session) is None:
+        return session, [fx.Count("late_progress")]
+    params = event.params if event.as_is else translate.notification(event.method, event.params, session.version)
+    return say(session, event, codec.encode_notification(event.method, params))
 
 
 def say(session: Session, event: ev.CallProgressed, frame: bytes, key: str | None = None) -> Step:

@@ -41,6 +41,8 @@ UNANSWERED_MAX: Final = 256
 """Cancelled calls without an answer that are told apart. With more of them an answer clears nothing any more."""
 ROOTS: Final = "roots/list"
 _TASK: Final = b'"task"'
+MADE_MAX: Final = 256
+"""Calls that became tasks whose progress is passed on."""
 _TASKS: Final = b'"tasks"'
 
 
@@ -316,6 +318,8 @@ def _finished(
         return upstream, [*_restored(call), *more]
     if ok and call.method in REMEMBERED:
         upstream = _remember(upstream, call)
+    if ok and call.progress and call.method in tasks.AUGMENTED and payload.mentions(outcome, tasks.MEMBER):
+        upstream = _became_task(upstream, id, outcome)
     effects: ev.Effects = [ev.Finish(call.call, ok, outcome, theirs)]
     if upstream.asked:
         upstream, more = _settle_asked(upstream, call.call)
@@ -324,6 +328,17 @@ def _finished(
         upstream, more = dispatch_waiting(upstream)
         effects += more
     return upstream, effects
+
+
+def _became_task(upstream: Upstream, id: RequestId, outcome: Raw) -> Upstream:
+    """Its progress goes on under the same token, as long as it runs; the oldest is forgotten first."""
+    task = tasks.created(outcome)
+    if task is None:
+        return upstream
+    made = {**upstream.made, id: task}
+    if len(made) > MADE_MAX:
+        del made[next(iter(made))]
+    return replace(upstream, made=made)
 
 
 def _restored(call: ev.Called) -> ev.Effects:
@@ -444,9 +459,22 @@ def _progress(upstream: Upstream, message: Notification) -> Step:
     except errors.Malformed:
         return upstream, [ev.Count("bad_progress")]
     pending = upstream.pending.get(token)
-    if pending is None or not pending.progress or pending.call is None:
+    if pending is None:
+        return _progress_of_task(upstream, message, token)
+    if not pending.progress or pending.call is None:
         return upstream, [ev.Count("late_progress")]
     return upstream, [ev.Notify(pending.call, message.method, message.params)]
+
+
+def _progress_of_task(upstream: Upstream, message: Notification, token: RequestId) -> Step:
+    """That of a call which has become a task: of one that an earlier connection made, the backend has to say so."""
+    task = upstream.made.get(token) or tasks.related_task(message.params)
+    if task is None:
+        return upstream, [ev.Count("late_progress")]
+    try:
+        return upstream, [ev.Notify(None, message.method, tasks.relating(message.params, task))]
+    except errors.Malformed:
+        return upstream, [ev.Count("bad_progress")]
 
 
 def _withdrawn(upstream: Upstream, params: Raw) -> Step:

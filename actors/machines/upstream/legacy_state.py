@@ -126,6 +126,8 @@ class Upstream(Struct, frozen=True):
     to_replace: bool = False
     """Its requests can't reach the client any more for that reason: another connection takes its place as soon as
     nothing runs on this one."""
+    made: dict[RequestId, str] = field(default_factory=nothing)
+    """Calls that became tasks, by id, where progress is wanted: it goes on (2025-11-25, progress)."""
     lost_once: bool = False
     """The backend forgot our session and has answered no call since: a second time is a failure."""
     server: str = ""
