@@ -310,7 +310,8 @@ async def test_a_client_runs_a_question_as_a_task_of_the_server_that_asked(
         call = client.begin("tools/call", {"name": named(prefix, "ask", "__")})
         request = await alpha.next()
         assert request.upstream.declared["capabilities"]["tasks"] == {k: v for k, v in RUNS.items() if k != "list"}
-        asked = request.ask("elicitation/create", {**FORM, "task": {"ttl": 1000}})
+        token = {"_meta": {"progressToken": "theirs"}}
+        asked = request.ask("elicitation/create", {**FORM, "task": {"ttl": 1000}, **token})
         question = await call.next("elicitation/create")
         assert question["params"]["task"] == {"ttl": 1000}
         task = {"taskId": "mine", "status": "working", "createdAt": "x", "lastUpdatedAt": "x", "ttl": 1000}
@@ -318,6 +319,13 @@ async def test_a_client_runs_a_question_as_a_task_of_the_server_that_asked(
         assert (await asked.outcome())["result"]["task"]["taskId"] == "mine"
         request.text("done")
         await call.result()
+        # The token stays good as long as the task runs (2025-11-25, progress).
+        own = {"progressToken": question["params"]["_meta"]["progressToken"], "progress": 1}
+        own |= {"_meta": {RELATED: {"taskId": "mine"}}}
+        await client.notify("notifications/progress", own)
+        await gateway.settle()
+        told = [m["params"] for m in alpha.upstream.messages if m.get("method") == "notifications/progress"]
+        assert told == [{**own, "progressToken": "theirs"}]
         for method, result in (("tasks/get", task), ("tasks/result", {"action": "accept"}), ("tasks/cancel", task)):
             asked = alpha.upstream.ask(method, {"taskId": "mine"})
             question = await events.next(method)

@@ -22,6 +22,8 @@ from actors.protocol.methods import Sender, carried
 
 Step = streams.Step
 
+AS_TASKS = 64
+"""Server requests that the client runs as tasks, and whose progress is passed on."""
 GIVEN = 8
 """Answers of a session that are kept in the record: of so many the first has long come where it was to go."""
 
@@ -122,6 +124,9 @@ def answered(session: Session, message: Result | Error, post: ev.PostId | None =
     payload = message.result if isinstance(message, Result) else message.error
     id, stream, entry = str(message.id), ask.stream, session.called(ask.call)
     session, effects = _forget(session, id, ask)
+    if ok and ask.token is not None and tasks.created(payload) is not None:
+        kept = [*session.as_tasks.items()][1 - AS_TASKS :]  # the oldest is forgotten first
+        session = replace(session, as_tasks={**dict(kept), id: (ask.backend, ask.token)})
     effects.append(fx.AnswerBackend(ask.backend, ask.id, ok, payload, ask.method))
     if entry is None or stream is None or session.posts[entry.post].stream != stream or not _goes_on(entry):
         return session, effects
@@ -241,10 +246,11 @@ def progressed(session: Session, params: Raw) -> Step:
     ask = session.asks.get(token) if isinstance(token, str) else None
     if ask is None and not session.rules.gates and not was_issued(session, token):
         return session, [fx.Broadcast("notifications/progress", params)]  # what it means, both ends know
-    if ask is None or ask.token is None:
+    backend, own = (ask.backend, ask.token) if ask is not None else session.as_tasks.get(str(token), ("", None))
+    if own is None:
         return session, [fx.Count("late_progress")]
     try:
-        translated = payload.replace_members(params, {"progressToken": payload.dumps(ask.token)})
+        translated = payload.replace_members(params, {"progressToken": payload.dumps(own)})
     except errors.Malformed:
         return session, [fx.Count("bad_progress")]
-    return session, [fx.NotifyBackend(ask.backend, "notifications/progress", translated)]
+    return session, [fx.NotifyBackend(backend, "notifications/progress", translated)]

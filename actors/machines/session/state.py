@@ -207,6 +207,8 @@ class Session(Struct, frozen=True):
     given: dict[str, CallId] = field(default_factory=nothing)
     """Server requests whose answer is in the record, and the calls to which they belong: as long as these run, another
     life may have to give the answers to the backend again."""
+    as_tasks: dict[str, tuple[str, RequestId]] = field(default_factory=nothing)
+    """Server requests that the client runs as tasks, with their backends and the tokens of these: progress goes on."""
     settled: tuple[str, ...] = ()
     """Server requests that have their answer and are still in the record: the next append takes them out of it."""
     box: tuple[Boxed, ...] = ()
