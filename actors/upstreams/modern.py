@@ -143,7 +143,7 @@ class ModernUpstream(Connection):
         self._sessions: set[Ref] = set()
         """Those of the other era, who hear of changes unasked."""
         self._answers = Answers()
-        self._by_rights = spec.auth is not None and spec.auth.mode == "exchange"
+        self._by_rights = spec.exchanged
         """Whether who asks with other rights is shown to the server as somebody else."""
 
     def _renewed(self) -> Upstream:
