@@ -119,11 +119,10 @@ class Authorizing:
         table: Callable[[], Table],
         hear: Callable[[str, str], object],
     ) -> Accounts | None:
-        """What actors are told of users' accounts; None: by now pages for them are not configured. `settings` and
-        `table` are those in force; `hear` is told, of each account that changes, whose it is and at which server."""
-        if settings().auth.browser is None:
-            return None
-        if self._accounts is None:
+        """What actors are told of users' accounts; None: pages for them have not been configured yet. (Later on calls
+        may wait for an account at a server that is no more.) `settings` and `table` are those in force; `hear` is told,
+        of each account that changes, whose it is and at which server."""
+        if self._accounts is None and settings().auth.browser is not None:
             from gateway.oauth.invitations import Invitations
 
             now = settings()

@@ -1,17 +1,19 @@
 """What becomes of a call whose user was sent to the page, and does something else than to connect his account."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
 
+from actors.protocol.table import Endpoint
 from tests.oauth.test_user_accounts import TOKENS, URL_MODE, Browser, configured, flow_of, opened, text_of, user_of
-from tests.support.authorized import Running, open_authorized
+from tests.support.authorized import ADDRESS, Running, open_authorized
 from tests.support.oauth import open_oauth_world
 from tests.support.patience import PATIENCE
-from tests.support.wire_client import WireClient
+from tests.support.wire_client import RpcError, WireClient
 
 LATE = 0.3
 """Seconds that a call waits here."""
@@ -161,3 +163,24 @@ async def test_a_client_that_can_not_ask_is_sent_there_by_its_answer(tmp_path: P
         refused = await call.error()
         assert (refused.code, refused.data["elicitations"]) == (-32042, [asked["params"]])
         assert world.calls() == []
+
+
+async def test_a_call_that_waits_for_an_account_ends_though_the_last_server_with_accounts_is_no_more(
+    tmp_path: Path,
+) -> None:
+    """A reload may take it out of the file, and with it the pages."""
+    async with opened(tmp_path) as (_, gateway):
+        client = gateway.legacy(token=TOKENS["ann"], capabilities=URL_MODE)
+        await client.connect()
+        call = client.start_call("a__whoami")
+        asked = await call.message("elicitation/create")
+        now = replace(gateway.settings, auth=replace(gateway.settings.auth, browser=None))
+        table = gateway.actors.services.table.value
+        gateway.actors.replace_table(replace(table, backends={}, endpoints={"": Endpoint("", "aggregate", ())}))
+        accounts = gateway.authorizing.accounts(lambda: now, ADDRESS, lambda: table, lambda *_: None)
+        gateway.actors.services.accounts = accounts
+        await client.answer(asked, {"action": "accept"})
+        with pytest.raises(RpcError), trio.fail_after(PATIENCE):
+            await call.result()
+        assert (await client.request("tools/list"))["tools"] == []
+        assert "crash" not in repr(gateway.log.events)
