@@ -5,6 +5,7 @@ principal whose account it will be (2026-07-28, client/elicitation, "Phishing").
 again.
 """
 
+import base64
 import hashlib
 import ipaddress
 import re
@@ -26,7 +27,7 @@ from actors.protocol.table import BackendSpec, Table
 from gateway.oauth import grants, metadata, pages
 from gateway.oauth.discovery import Provider
 from gateway.oauth.errors import AwayError, OAuthError, shown
-from gateway.oauth.flows import Flow, Flows
+from gateway.oauth.flows import Flow, Flows, callback_of
 from gateway.oauth.grants import Described
 from gateway.oauth.login import AnsweredError, SignIn
 from gateway.oauth.places import Places
@@ -41,7 +42,7 @@ ASKING: Final = 4
 """Pages of one principal for which authorization servers are asked at one time; further ones wait."""
 CALLBACK: Final = "/connect/callback"
 """Where answers to sign-ins come, or below."""
-_DESCRIBED: Final = re.compile(r"/connect/client-metadata(?:/([0-9a-f]{32}))?\.json")
+_DESCRIBED: Final = re.compile(r"/connect/client-metadata(?:/([A-Za-z0-9_-]+))?\.json")
 STATE: Final = 2048
 """Characters of a `state` that is looked at: that of a sign-in holds all that is to be known at its end."""
 HEADERS: Final = (
@@ -203,14 +204,22 @@ class Connect:
             self._told.connect("failed", ip=request.peer, reason=error.reason)
             return self._page(400, "That did not work", pages.text(str(error)), self._all())
 
-    def _client_metadata(self, issuer: str | None) -> Page:
-        """What describes our client; `issuer`: to the one of this name alone."""
+    def _client_metadata(self, named: str | None) -> Page:
+        """What describes our client; `named`: to one issuer alone. An authorization server shows its users the name: a
+        hostile one may have sent them on to it as its own client of ours."""
         if self._document is None:
             self._document = self._described.document(f"{self._base}{CALLBACK}")
         found = self._document
-        if issuer is not None and self._described.each:
-            at = {"client_id": self._described.at(issuer), "redirect_uris": [f"{self._base}{CALLBACK}/{issuer}"]}
-            found = {**found, **at}
+        if named is not None and self._described.each:
+            issuer = _named_issuer(named)
+            if issuer is None:
+                return self._nothing()
+            found = {
+                **found,
+                "client_id": self._described.at(issuer),
+                "client_name": f"{found['client_name']}, for accounts of {urlsplit(issuer).netloc}",
+                "redirect_uris": [callback_of(f"{self._base}{CALLBACK}", issuer)],
+            }
         return Page(200, msgspec.json.encode(found), (("Cache-Control", "max-age=300"),), "application/json")
 
     # Browsers
@@ -364,8 +373,7 @@ class Connect:
         flow = await self._flows.read(handle) if len(handle) < 64 else None
         spec = self._table().backends.get(flow.backend) if flow is not None else None
         if flow is None or spec is None or not spec.connectable or url_of(spec) != flow.url:
-            words = pages.text("This link is over. Open your accounts, or try again in your client.")
-            return self._page(404, "Nothing here", words, self._all())
+            return self._nothing()
         principal = self._principal(request, browser, flow.principal)
         if principal is None:
             return await self._ask_who(request, browser, flow.principal)
@@ -462,6 +470,10 @@ class Connect:
 
     # Making pages
 
+    def _nothing(self) -> Page:
+        words = pages.text("This link is over. Open your accounts, or try again in your client.")
+        return self._page(404, "Nothing here", words, self._all())
+
     def _all(self) -> str:
         return pages.link(self._at("/connect"), "Your accounts")
 
@@ -511,6 +523,15 @@ def _pairs(text: str, twice: str | None = None) -> dict[str, str]:
     times = Counter(name for name, _ in given)
     once = {name: value for name, value in given if times[name] == 1}
     return once if twice is None else dict.fromkeys(times, twice) | once
+
+
+def _named_issuer(name: str) -> str | None:
+    """Whom an address of our client's metadata is for."""
+    try:
+        issuer = base64.urlsafe_b64decode(name + "=" * (-len(name) % 4)).decode()
+        return issuer if urlsplit(issuer).netloc else None
+    except ValueError:
+        return None
 
 
 def _is_of(peer: str, allowed: tuple[str, ...]) -> bool:

@@ -188,7 +188,7 @@ class Flows:
         described = self._described
         fixed = described is not None and not described.each and described.fits(server)
         common = server.iss or fixed or spec.auth.client_id is not None
-        return self._redirect_uri if common else f"{self._redirect_uri}/{_digest(server.issuer)}"
+        return self._redirect_uri if common else callback_of(self._redirect_uri, server.issuer)
 
     async def _client(
         self, flow: Flow, spec: BackendSpec, provider: Provider, redirect_uri: str, scopes: tuple[str, ...]
@@ -201,7 +201,7 @@ class Flows:
         server = provider.server
         if self._described is not None and self._described.fits(server):
             common = redirect_uri == self._redirect_uri
-            return Client(self._described.url if common else self._described.at(_digest(server.issuer)))
+            return Client(self._described.url if common else self._described.at(server.issuer))
         if server.registration_endpoint is None:
             raise OAuthError(
                 "no_client",
@@ -322,5 +322,6 @@ async def give_back(
         vault.revoked(place, account, done=done)
 
 
-def _digest(issuer: str) -> str:
-    return hashlib.sha256(issuer.encode()).hexdigest()[:32]
+def callback_of(common: str, issuer: str) -> str:
+    """Below the common callback, that of this issuer alone."""
+    return f"{common}/{hashlib.sha256(issuer.encode()).hexdigest()[:32]}"

@@ -48,9 +48,9 @@ class Described:
     algorithm: str = "ES256"
     each: str = ""
 
-    def at(self, name: str) -> str:
-        """Its address for one issuer alone, by a name for that."""
-        return f"{self.each}/{name}.json"
+    def at(self, issuer: str) -> str:
+        """Its address for this issuer alone, which says whose it is."""
+        return f"{self.each}/{base64.urlsafe_b64encode(issuer.encode()).decode().rstrip('=')}.json"
 
     def known_by(self, id: str) -> bool:
         """Whether this is one of its addresses."""

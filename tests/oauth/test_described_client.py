@@ -113,6 +113,7 @@ async def test_an_issuer_that_does_not_name_itself_has_a_document_and_a_callback
             document = json.loads(await browser.open(asked["client_id"]))
             assert document["client_id"] == asked["client_id"] != "https://mcp.test/connect/client-metadata.json"
             assert document["redirect_uris"] == [asked["redirect_uri"]] != ["https://mcp.test/connect/callback"]
+            assert document["client_name"] == f"Stagedoor, for accounts of 127.0.0.1:{world.port}"
             world.public_keys[asked["client_id"]] = jwt.PyJWK(document["jwks"]["keys"][0]).key
             assert "is connected" in await browser.open(back)
             world.forget_tokens()
@@ -122,7 +123,8 @@ async def test_an_issuer_that_does_not_name_itself_has_a_document_and_a_callback
             assert world.counts["refreshed"] == 1
             other = json.loads(await browser.open("/connect/client-metadata.json"))
             assert other["redirect_uris"] == ["https://mcp.test/connect/callback"]
-            assert (await browser.open("/connect/client-metadata/x.json")).count("This link is over") == 1
+            for name in ("x", "_w", "W1s", "eA", "!"):  # of nobody: no text, and none that is an address
+                assert (await browser.open(f"/connect/client-metadata/{name}.json")).count("This link is over") == 1
 
 
 async def test_where_it_can_not_sign_another_client_is_registered(tmp_path: Path) -> None:
