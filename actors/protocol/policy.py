@@ -13,6 +13,7 @@ from collections import OrderedDict
 from collections.abc import Collection, Iterable, Mapping
 from enum import Enum
 from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias
+from weakref import WeakValueDictionary
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -257,14 +258,71 @@ NOTHING: Final = Facts()
 _Decided: TypeAlias = list[tuple[Item, Decision]]
 
 
+class Narrowed:
+    """What rules say of the things of single servers. All to whom the same rules apply have one."""
+
+    __slots__ = ("__weakref__", "_many", "_one", "failed", "rules")
+
+    def __init__(self, rules: tuple[Rule, ...], failed: frozenset[str]) -> None:
+        """`failed`: places of rules that nobody can tell whether they are for those to whom they apply."""
+        self.rules = rules
+        self.failed = failed
+        self._one: dict[tuple[str, str], tuple[Rule, ...]] = {}
+        """By kind and backend, of as many as are configured."""
+        self._many: dict[tuple[str, str], tuple[_Decided, _Decided]] = {}
+        """The same."""
+
+    def of_one(self, kind: Kind, backend: str) -> tuple[Rule, ...]:
+        """The rules that say something of such things of a backend, with what they say of them."""
+        known = self._one.get((kind, backend))
+        if known is None:
+
+            def here(one: Item) -> bool:
+                return one.kind == kind and one.backend.matches(backend)
+
+            narrowed = (
+                replace(
+                    rule,
+                    allow=tuple(filter(here, rule.allow)),
+                    deny=tuple(filter(here, rule.deny)),
+                    scopes=tuple((one, scopes) for one, scopes in rule.scopes if here(one)),
+                )
+                for rule in self.rules
+            )
+            known = tuple(rule for rule in narrowed if rule.allow or rule.deny or rule.scopes)
+            self._one[kind, backend] = known
+        return known
+
+    def of_many(self, kind: Literal["tool", "prompt", "resource"], backend: str) -> tuple[_Decided, _Decided]:
+        """What denies, and what allows anything of a backend, and what comes of it."""
+        known = self._many.get((kind, backend))
+        if known is None:
+            known = self._many[kind, backend] = self._of_many(kind, backend)
+        return known
+
+    def _of_many(self, kind: Literal["tool", "prompt", "resource"], backend: str) -> tuple[_Decided, _Decided]:
+        """What denies, and what allows anything of a backend, and what comes of it."""
+        denied = [
+            (item, Decision("deny", f"{rule.place}: deny {item}"))
+            for rule in self.rules
+            for item in rule.deny
+            if item.kind == kind and item.backend.matches(backend) and rule.when is None
+        ]
+        allowed = [
+            (item, Decision("allow", f"{rule.place}: allow {item}"))
+            for rule in self.rules
+            for item in rule.allow
+            if item.kind == kind and item.backend.matches(backend) and rule.place not in self.failed
+        ]
+        return denied, [(i, d) for i, d in allowed if not any(covers(other.name, i.name) for other, _ in denied)]
+
+
 class Ruleset:
     """The rules that are for somebody, and what they come to. `key` is the same for all who see and may do the same.
     `conditional`: whether anything depends on more than names; `limited`: whether anything may be done so often only,
     `metered`: whether that is said of endpoints."""
 
     __slots__ = (
-        "_about_many",
-        "_about_one",
         "_apart",
         "_asking",
         "_caller",
@@ -272,6 +330,7 @@ class Ruleset:
         "_failed",
         "_known",
         "_limits",
+        "_narrowed",
         "_owner",
         "_rules",
         "_scopes",
@@ -282,16 +341,9 @@ class Ruleset:
         "metered",
     )
 
-    def __init__(
-        self,
-        rules: tuple[Rule, ...],
-        failed: frozenset[str],
-        scopes: frozenset[str],
-        caller: Values,
-        owner: str = "",
-    ) -> None:
-        """`failed`: places of rules that nobody can tell whether they are for this caller, whose principal is
-        `owner`."""
+    def __init__(self, narrowed: Narrowed, scopes: frozenset[str], caller: Values, owner: str = "") -> None:
+        """`scopes`: those of the caller that rules name. `owner`: his principal."""
+        rules, failed = narrowed.rules, narrowed.failed
         self._owner = owner
         self._limits = tuple((rule, item, limit) for rule in rules for item, limit in rule.limits)
         self.limited = any(item.kind != "endpoint" for _, item, _ in self._limits)
@@ -307,10 +359,7 @@ class Ruleset:
         self.conditional = bool(self._asking)
         self._known: dict[tuple[Kind, str, str], Decision] = {}
         self._seen: dict[str, bool] = {}
-        self._about_many: dict[tuple[str, str], tuple[_Decided, _Decided]] = {}
-        """By kind and backend, of as many as are configured."""
-        self._about_one: dict[tuple[str, str], tuple[Rule, ...]] = {}
-        """The same."""
+        self._narrowed = narrowed
         self.key = self.about()
 
     def about(self, backends: Collection[str] | None = None) -> str:
@@ -439,7 +488,7 @@ class Ruleset:
         refused, allowed = UNMENTIONED, ""
         needed: dict[str, None] = {}
         gate = ""
-        for rule in self._about(kind, backend):
+        for rule in self._narrowed.of_one(kind, backend):
             deny = next((item for item in rule.deny if any(map(item.name.matches, read_as))), None)
             gates = [scopes for item, scopes in rule.scopes if any(map(item.name.matches, read_as))]
             allow = next((item for item in rule.allow if item.name.matches(name)), None)
@@ -461,27 +510,6 @@ class Ruleset:
         if not self._scopes.issuperset(needed):
             return Decision("step-up", f"{gate}: scopes", tuple(needed))
         return Decision("allow", allowed)
-
-    def _about(self, kind: Kind, backend: str) -> tuple[Rule, ...]:
-        """The rules that say something of such things of a backend, with what they say of them."""
-        known = self._about_one.get((kind, backend))
-        if known is None:
-
-            def here(one: Item) -> bool:
-                return one.kind == kind and one.backend.matches(backend)
-
-            narrowed = (
-                replace(
-                    rule,
-                    allow=tuple(filter(here, rule.allow)),
-                    deny=tuple(filter(here, rule.deny)),
-                    scopes=tuple((one, scopes) for one, scopes in rule.scopes if here(one)),
-                )
-                for rule in self._rules
-            )
-            known = tuple(rule for rule in narrowed if rule.allow or rule.deny or rule.scopes)
-            self._about_one[kind, backend] = known
-        return known
 
     def _holds(self, rule: Rule, kind: Kind, backend: str, name: str, asked: Facts) -> "Holds":
         """Whether a rule counts for this."""
@@ -520,10 +548,7 @@ class Ruleset:
     ) -> Decision:
         """Whether some of these may be seen: an allow meets them, and no deny takes all that it allows of them.
         `here`: as in `uris`."""
-        about = self._about_many.get((kind, backend))
-        if about is None:
-            about = self._about_many[kind, backend] = self._of_many(kind, backend)
-        denied, allowed = about
+        denied, allowed = self._narrowed.of_many(kind, backend)
         for item, decision in denied:
             if covers(item.name, names) or (here is not None and covers(item.name, here)):
                 return decision
@@ -531,22 +556,6 @@ class Ruleset:
             if meets(item.name, names):
                 return decision
         return UNMENTIONED
-
-    def _of_many(self, kind: Literal["tool", "prompt", "resource"], backend: str) -> tuple[_Decided, _Decided]:
-        """What denies, and what allows anything of a backend, and what comes of it."""
-        denied = [
-            (item, Decision("deny", f"{rule.place}: deny {item}"))
-            for rule in self._rules
-            for item in rule.deny
-            if item.kind == kind and item.backend.matches(backend) and rule.when is None
-        ]
-        allowed = [
-            (item, Decision("allow", f"{rule.place}: allow {item}"))
-            for rule in self._rules
-            for item in rule.allow
-            if item.kind == kind and item.backend.matches(backend) and rule.place not in self._failed
-        ]
-        return denied, [(i, d) for i, d in allowed if not any(covers(other.name, i.name) for other, _ in denied)]
 
 
 class Holds(Enum):
@@ -580,7 +589,7 @@ class Policy:
     `shown` is the same for policies that say the same of what may be seen and done, `digest` also of how often.
     `limited` and `metered`: as of a `Ruleset`, for anybody."""
 
-    __slots__ = ("_latest", "_rulesets", "digest", "enforced", "limited", "metered", "rules", "shown")
+    __slots__ = ("_latest", "_narrowed", "_rulesets", "digest", "enforced", "limited", "metered", "rules", "shown")
 
     def __init__(self, rules: Iterable[Rule], *, enforced: bool = True) -> None:
         self.rules = tuple(rules)
@@ -591,6 +600,8 @@ class Policy:
         self.shown = _digest((enforced, [rule.digest for rule in self.rules]))
         self.digest = _digest((self.shown, limits))
         self._rulesets: OrderedDict[tuple[str, str], Ruleset] = OrderedDict()
+        self._narrowed: WeakValueDictionary[tuple[tuple[Rule, ...], frozenset[str]], Narrowed] = WeakValueDictionary()
+        """As long as a ruleset has it."""
         self._latest: dict[tuple[str, Rights], Ruleset] = {}
 
     def __eq__(self, other: object) -> bool:
@@ -608,6 +619,11 @@ class Policy:
     def remembered(self) -> int:
         """How many rulesets are remembered."""
         return len(self._rulesets)
+
+    @property
+    def narrowed(self) -> int:
+        """For how many different selections of rules it is remembered what they say of single servers."""
+        return len(self._narrowed)
 
     def ruleset(self, principal: str, rights: Rights) -> Ruleset:
         """What the rules are to this principal with these rights."""
@@ -659,7 +675,11 @@ class Policy:
             if holds is not False:
                 rules.append(rule)
         mentioned = {scope for rule in rules for _, scopes in rule.scopes for scope in scopes}
-        return Ruleset(tuple(rules), frozenset(failed), frozenset(mentioned & set(rights.scopes)), caller, owner)
+        said = tuple(rules), frozenset(failed)
+        narrowed = self._narrowed.get(said)
+        if narrowed is None:
+            narrowed = self._narrowed[said] = Narrowed(*said)
+        return Ruleset(narrowed, frozenset(mentioned & set(rights.scopes)), caller, owner)
 
 
 def _digest(said: object) -> str:

@@ -248,6 +248,21 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch):
     assert policy.remembered <= 3
 
 
+def test_what_rules_say_of_a_server_is_remembered_once_for_all_to_whom_the_same_apply(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(rules, "RULESETS_MAX", 3)
+    when = Condition("args['x'] == 1", "args")
+    limit = Limit(3, "minute")
+    everybody = rule(allow=["*:*"], limits=((item("f:*"), limit),), when=when)
+    policy = Policy([everybody, rule("policy[1]", who={"groups": ["dev"]}, deny=["f:*"], scopes={"f:*": ["s"]})])
+    for principal in "abc":
+        for rights in (NOBODY, DEV):
+            assert policy.ruleset(principal, rights).decide("tool", "f", "x").allowed == (rights is NOBODY)
+    assert policy.narrowed == 2
+    for principal in "def":
+        policy.ruleset(principal, NOBODY)
+    assert policy.narrowed == 1
+
+
 @pytest.mark.parametrize("text", ["", "github", ":x", "github:", "prompt:a:", "resource::x", "resource:a:"])
 def test_an_item_names_a_server_and_something_of_it(text: str):
     with pytest.raises(ValueError, match="SERVER"):
