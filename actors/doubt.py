@@ -7,6 +7,7 @@ the operator says that it may happen that two serve a session; without end where
 """
 
 import math
+from collections.abc import Callable
 from enum import Enum
 
 from actors.ports import Cluster, Failed, Grant, Replica
@@ -65,15 +66,18 @@ class Doubt:
         """What is owned has to be claimed again."""
         self.lapse, self._certain = now - self._certain, now
 
-    def look(self, now: float) -> None:
+    def look(self, now: float, known: Callable[[], object] = lambda: None) -> None:
         """To be called now and then: that a doubt has begun is noticed by asking. Who else is there counts from the
-        last answer on."""
+        last answer on; `known` is called when there is one, or can't be."""
         if self._cluster.doubtful:
             self._since = now if self._since is None else self._since
-        else:
-            self._since, self._certain = None, now
-            self._cluster.replicas(self._known)
+            known()
+            return
 
-    def _known(self, outcome: list[Replica] | Failed) -> None:
-        if not isinstance(outcome, Failed):
-            self.others = any(r.alive and r.incarnation != self._cluster.incarnation for r in outcome)
+        def hear(outcome: list[Replica] | Failed) -> None:
+            if not isinstance(outcome, Failed):
+                self.others = any(r.alive and r.incarnation != self._cluster.incarnation for r in outcome)
+            known()
+
+        self._since, self._certain = None, now
+        self._cluster.replicas(hear)

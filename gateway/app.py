@@ -54,6 +54,8 @@ LOOKS = frozenset({"list", "where", "accounts"})
 """What operators only look at, which is not told."""
 TARGET = 512
 """Characters of the name of a principal in the audit trail."""
+ASK_WITHIN = 0.5
+"""Seconds for the store to say who else is there before the drain begins."""
 CLOSE_WITHIN = 3.0
 """Seconds for the listeners to end after the drain."""
 
@@ -71,6 +73,8 @@ class Gateway:
         self.closing = trio.Event()
         """The grace is over: the drain takes its first step."""
         self.opening = trio.CancelScope()
+        self.idle_grace = 0.0
+        """Seconds from then on in which what comes on open connections is answered as before."""
         self.drained = trio.Event()
         self.listen = ""
         self.app: McpApp | None = None
@@ -360,14 +364,25 @@ class Gateway:
         self.log.info("draining", reason=self.reason)
         if self.actors is not None:
             self.actors.services.audit.record("process", action="drain", reason=self.reason)
-        lifecycle.start_watchdog(lifecycle.longest_drain(limits, self.role.idle_grace), self.log)
+        lifecycle.start_watchdog(lifecycle.longest_drain(limits), self.log)
         await trio.sleep(limits.drain_grace if not self.failed else 0.0)
+        self.idle_grace = lifecycle.IDLE_GRACE if await self._beside_others() else 0.0
         self.closing.set()
-        await trio.sleep(self.role.idle_grace)
+        await trio.sleep(self.idle_grace)
         if self.actors is not None:
             self.actors.sessions.draining = True
         await system.drain(limits.drain_deadline)
         self.drained.set()
+
+    async def _beside_others(self) -> bool:
+        """Whether other replicas accept what this one will not any more."""
+        if self.actors is None or self.failed:
+            return False
+        doubt, told = self.actors.doubt, trio.Event()
+        doubt.look(trio.current_time(), told.set)
+        with trio.move_on_after(ASK_WITHIN):
+            await told.wait()
+        return doubt.others
 
     def _tell_budget(self, places: descriptors.Budget) -> None:
         self.log.warning(
@@ -406,7 +421,8 @@ class Gateway:
             )
             self.serves.set()
             tls = tls_context(settings.tls.cert, settings.tls.key) if settings.tls is not None else None
-            config = replace(ServeConfig.within(settings.limits, tls, connections), idle_grace=self.role.idle_grace)
+            within = ServeConfig.within(settings.limits, tls, connections)
+            config = replace(within, idle_grace=lambda: self.idle_grace)
             served: App = app
             if self.access is not None or self.requests is not None:
                 served = Recorded(app, self.record, lambda session: handle(session_key(session)))

@@ -84,6 +84,9 @@ SWEEP = 5.0
 """Seconds between two looks for what has expired in the store of this process, and among idle connections."""
 WATCHDOG = 6.0
 """Seconds beyond grace and drain deadline after which the process is ended, whatever hangs."""
+IDLE_GRACE = 1.0
+"""Seconds from the first step of the drain in which connections without a request stay open, and all is served on them
+as before: where other replicas accept, their clients find those at the next connection."""
 
 
 GARBAGE_LOOK = 1.0
@@ -618,9 +621,9 @@ def _end_without_the_loop(numbers: Iterable[signal.Signals]) -> None:
         signal.signal(number, heard)
 
 
-def longest_drain(limits: Limits, idle_grace: float) -> float:
+def longest_drain(limits: Limits) -> float:
     """Seconds from the word to drain until the watchdog ends the process."""
-    return idle_grace + limits.drain_grace + limits.drain_deadline + WATCHDOG
+    return IDLE_GRACE + limits.drain_grace + limits.drain_deadline + WATCHDOG
 
 
 def start_watchdog(seconds: float, log: Log) -> None:
@@ -649,6 +652,7 @@ def crash_logger(log: Log, telemetry: Any) -> Callable[[str, BaseException], Non
 
 
 __all__ = [
+    "IDLE_GRACE",
     "GarbageBound",
     "KnownSecrets",
     "collect_again",

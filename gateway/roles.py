@@ -41,10 +41,6 @@ STARTING: Final = (503, {"error": "the gateway is starting; try again"})
 class Role(Protocol):
     """What the life of a gateway differs in from role to role. Each member is used once, in this order."""
 
-    idle_grace: float
-    """Seconds from the first step of the drain in which connections without a request stay open, and new sessions are
-    served on them: where others accept, their clients find those at the next connection."""
-
     reloadable: bool
     """Whether the process itself is told by a signal to read its configuration anew."""
 
@@ -86,7 +82,6 @@ class Single:
     """The only process: it opens its sockets itself. `announce` gets the settings with the addresses that are really
     listened on, as soon as they are."""
 
-    idle_grace = 0.0
     reloadable = True
 
     def __init__(self, settings: Settings, announce: Callable[[Settings], None]) -> None:
@@ -151,7 +146,6 @@ async def _operate_later(what: str, name: str, options: Mapping[str, str]) -> tu
 class Alone:
     """The only process, with nothing for operators."""
 
-    idle_grace = 0.0
     reloadable = False
 
     def __init__(self, settings: Settings, announce: Callable[[Settings], None]) -> None:

@@ -76,7 +76,7 @@ async def _serve(settings: Settings, channel: StandardStreams) -> None:
         async def drain() -> None:
             await stopping.wait()
             duplex.stop()
-            lifecycle.start_watchdog(lifecycle.longest_drain(limits, 0.0), log)
+            lifecycle.start_watchdog(lifecycle.longest_drain(limits), log)
             actors.sessions.draining = True
             await system.drain(limits.drain_deadline)
             drained.set()

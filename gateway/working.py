@@ -112,13 +112,12 @@ def shared(settings: Settings, hello: Hello) -> Settings:
 
 def ends_within(limits: Limits) -> float:
     """Seconds from the word to drain after which a worker with these limits is killed."""
-    return lifecycle.longest_drain(limits, Working.idle_grace) + BEYOND
+    return lifecycle.longest_drain(limits) + BEYOND
 
 
 class Working:
     """The role. `hear` runs from the start on."""
 
-    idle_grace = 1.0
     reloadable = False
 
     def __init__(self, channel: Channel[ToWorker], hello: Hello) -> None:

@@ -1,6 +1,7 @@
 """Every bound of the HTTP listeners, in one frozen value."""
 
 import ssl
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,9 +33,9 @@ class ServeConfig:
     """After a last response, how long to go on reading, so that a client which still sends can read the answer."""
     lingered: int = 16 * 1024 * 1024
     """And how much of it to drop."""
-    idle_grace: float = 0.0
-    """From `stop` on, connections without a request stay open for so long: each gets the answer to a request that is on
-    its way, and is told to close with it."""
+    idle_grace: Callable[[], float] = float
+    """Says from `stop` on for how long connections without a request stay open: each gets the answer to a request that
+    is on its way, and is told to close with it."""
     stop: float = 8.0
     """From then to the end of the last connection, whatever it does."""
     connections: int = 25_000

@@ -141,9 +141,10 @@ async def serve(
         for plain in (plain for listener in open_listeners for plain in listener.left):
             handlers.start_soon(attend, admitted(plain))
         await context.terminated.set()
-        handlers.cancel_scope.deadline = trio.current_time() + config.idle_grace + config.stop
-        if config.idle_grace:
-            await trio.sleep(config.idle_grace)
+        idle_grace = config.idle_grace()
+        handlers.cancel_scope.deadline = trio.current_time() + idle_grace + config.stop
+        if idle_grace:
+            await trio.sleep(idle_grace)
             known.close_idle()
         with trio.move_on_after(config.stop / 2):
             await known.wait_quiet()

@@ -267,7 +267,7 @@ def test_the_unit_of_systemd_is_one_and_gives_time_to_drain(tmp_path: Path) -> N
     text = (ROOT / "deploy/systemd/stagedoor.service").read_text()
     stop = re.search(r"^TimeoutStopSec=(\d+)$", text, re.MULTILINE)
     assert stop is not None
-    assert int(stop[1]) > longest_drain(Limits(), 0.0)
+    assert int(stop[1]) > longest_drain(Limits())
     assert "\nExecReload=/bin/kill -HUP $MAINPID\n" in text
     if shutil.which("systemd-analyze") is None:
         pytest.skip("no systemd here")

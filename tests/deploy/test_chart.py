@@ -118,7 +118,7 @@ def test_a_pod_has_the_time_that_the_gateway_may_need_to_drain(
 ) -> None:
     found = of_set(path)
     settings = settings_of(found, tmp_path, monkeypatch)
-    drain = ends_within(settings.limits) if settings.workers > 1 else longest_drain(settings.limits, 0.0)
+    drain = ends_within(settings.limits) if settings.workers > 1 else longest_drain(settings.limits)
     pre_stop = int(found.container["lifecycle"]["preStop"]["exec"]["command"][1])
     assert found.pod["terminationGracePeriodSeconds"] == math.ceil(pre_stop + drain + TO_SPARE)
 

@@ -61,7 +61,7 @@ def test_a_replica_has_time_to_drain_before_it_is_killed() -> None:
 
     limits = load(ROOT / "deploy/compose/stagedoor.yaml").settings.limits
     for name in compose.gateways():
-        assert int(compose.services()[name]["stop_grace_period"].rstrip("s")) > longest_drain(limits, 0.0)
+        assert int(compose.services()[name]["stop_grace_period"].rstrip("s")) > longest_drain(limits)
 
 
 def test_grafana_is_given_prometheus_and_every_dashboard_of_the_tree() -> None:

@@ -125,13 +125,13 @@ app.kubernetes.io/component: gateway
 
 {{/*
 From the moment when a pod is told to end until it has ended for sure: preStop, then gateway.drain.grace and .deadline,
-then 6 s until the gateway's watchdog ends it; with workers another 6 s until their supervisor does; and 2 s to spare. A
-test compares it with what the gateway itself says.
+1 s for connections that are open, 6 s until the gateway's watchdog ends it; with workers another 5 s until their supervisor
+does; and 2 s to spare. A test compares it with what the gateway itself says.
 */}}
 {{- define "stagedoor.terminationGracePeriodSeconds" -}}
 {{- $drain := dig "drain" (dict) .Values.config.gateway }}
-{{- $workers := ternary 6 0 (gt (int (dig "workers" 1 .Values.config.gateway)) 1) }}
-{{- addf .Values.preStopSeconds (dig "grace" 0 $drain) (dig "deadline" 8 $drain) 6 $workers 2 | ceil | int }}
+{{- $workers := ternary 5 0 (gt (int (dig "workers" 1 .Values.config.gateway)) 1) }}
+{{- addf .Values.preStopSeconds (dig "grace" 0 $drain) (dig "deadline" 8 $drain) 1 6 $workers 2 | ceil | int }}
 {{- end }}
 
 {{- define "stagedoor.validate" -}}

@@ -137,7 +137,7 @@ async def test_in_an_idle_grace_idle_connections_are_served_once_more_and_then_c
     door, make_app, running, read
 ):
     door.hang()
-    async with running(make_app(), idle_grace=1.0, stop=PATIENCE) as server:
+    async with running(make_app(), idle_grace=lambda: 1.0, stop=PATIENCE) as server:
         busy, idle, quiet = [await server.connect() for _ in range(3)]
         await busy.send_all(POST)
         await door.entered.wait()
