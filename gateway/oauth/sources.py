@@ -71,13 +71,13 @@ def expired(tokens: Tokens, now: float) -> bool:
 
 async def configured_client(vault: Vault, spec: BackendSpec, url: str, provider: Provider) -> Client | None:
     """The client that the configuration names, for the issuer that it belongs to. Raises OAuthError for another one: a
-    secret goes to one issuer."""
+    secret goes to one issuer, and so does the answer to a sign-in, which comes to the address of all such clients."""
     auth = spec.auth
     assert auth is not None
     if auth.client_id is None:
         return None
-    issuer, confidential = provider.server.issuer, auth.client_secret is not None or auth.private_key is not None
-    if auth.issuer is None and confidential:
+    issuer = provider.server.issuer
+    if auth.issuer is None:
         first = await vault.first_issuer(spec.name, url, auth.client_id, issuer)
         if first != issuer:
             raise OAuthError(

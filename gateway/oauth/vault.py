@@ -232,8 +232,8 @@ class Vault:
         return await self._rewrap(key, key.encode(), CLIENT_LIVES)
 
     async def first_issuer(self, backend: str, url: str, client_id: str, issuer: str) -> str:
-        """The issuer that a configured secret belongs to where none is configured: the first one that the server
-        named. Its secret goes to no other one, whatever the server names later."""
+        """The issuer that a configured client belongs to where none is configured: the first one that the server
+        named. It is that of no other one, whatever the server names later."""
         key = shelf_key("issuer", backend, url, client_id)
         found = there(await self._shelf.read(key, keep=CLIENT_LIVES))
         if found is None:

@@ -351,6 +351,28 @@ async def test_8_two_issuers_in_one_answer_are_not_none(tmp_path: Path, stores: 
         assert world.counts["/token"] == 0
 
 
+async def test_8_a_configured_client_is_of_the_first_issuer_that_its_server_names(
+    tmp_path: Path, stores: tuple[Any, Any]
+) -> None:
+    """With a secret or without: its answers come to the address of all such clients."""
+    async with (
+        open_oauth_world(iss=False) as other,
+        opened(tmp_path, {"iss": False}, stores[0], clientId="pub") as (
+            world,
+            gateway,
+        ),
+    ):
+        ann, bob = Browser(gateway, world, "ann"), Browser(gateway, other, "bob")
+        assert "is connected" in await ann.connect(await flow_of(gateway, "ann"))
+        world.names, other.resource = other.origin, world.url
+        url = await flow_of(gateway, "bob")
+        await bob.press(url, await bob.open(url), token=TOKENS["bob"])
+        pressed = await bob.press(url, await bob.open(url))
+        assert "configure `auth.issuer`" in pressed
+        assert "0;url=" not in pressed
+        assert other.counts["/authorize"] == other.counts["/token"] == 0
+
+
 async def test_10_a_server_without_pkce_is_refused(tmp_path: Path, stores: tuple[Any, Any]) -> None:
     """Attack 10."""
     async with opened(tmp_path, {"s256": False}, store=stores[0]) as (world, gateway):
