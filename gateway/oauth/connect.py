@@ -442,7 +442,7 @@ class Connect:
     async def _callback(self, request: Request, browser: _Browser) -> Page:
         answer = request.answer
         state = answer.get("state", "")
-        if request.method == "POST" or not 0 < len(state) <= STATE:
+        if request.method != "GET" or not 0 < len(state) <= STATE:  # whoever looks ahead by HEAD uses nothing up
             raise OAuthError("bad_state", "this answer is of no sign-in that is under way: begin again")
         if self._sign_in is not None and self._sign_in.is_its(state) and request.path == CALLBACK:
             principal, rights, onward = await self._sign_in.finish(state, browser.nonce, answer)

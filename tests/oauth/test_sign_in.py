@@ -212,6 +212,8 @@ async def test_10_an_answer_is_used_once_and_whoever_reloads_its_page_goes_on(
     asked = dict(parse_qsl(urlsplit(onward).query))
     idp.claims["nonce"] = asked["nonce"]
     back = f"state={asked['state']}&{answer}"
+    looked = await first(Request("HEAD", "/connect/callback", back, {"cookie": cookie}))
+    assert (looked.status, len(idp.asked)) == (400, 1)
     assert (await seen(first, "/connect/callback", back))[0] == outcome
     for replica in (first, second):
         assert await seen(replica, "/connect/callback", f"state={asked['state']}&code=other") == ["Go on", "/connect"]
