@@ -185,9 +185,18 @@ class Reloads:
             return "refused"
         self.settings = settings
         self._log.info("configuration_reloaded", **{k: v for k, v in changes.told().items() if k != "needs_restart"})
+        self._tell_fixed(changes)
+        return "reloaded"
+
+    def restarted(self, settings: Settings, began: Mapping[Place, str]) -> None:
+        """These were put in force by a start of workers, but for what stays as it `began`."""
+        self.settings, self.began = settings, began
+        self.tell(good=True)
+        self._tell_fixed(self._changes(settings))
+
+    def _tell_fixed(self, changes: "Changes") -> None:
         if changes.fixed:
             self._log.warning("needs_restart", keys=list(changes.fixed), hint="they count from the next start on")
-        return "reloaded"
 
     def _in_force(self) -> Mapping[Place, str]:
         from gateway.config.changes import in_force

@@ -144,9 +144,8 @@ async def renewed(reloads: Reloads, supervisor: Supervisor) -> Callable[[], obje
         if found is None or found.source is None:
             return None
         former, fresh, began = before.source.encoded(), found, reloads.began
-        reloads.settings, reloads.began = fresh, in_force(fresh.values, began, SUPERVISED)
         supervisor.use(found.source.encoded())
-        reloads.tell(good=True)
+        reloads.restarted(fresh, in_force(fresh.values, began, SUPERVISED))
 
     def take_back() -> None:
         reloads.began = began
