@@ -3,6 +3,7 @@
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import click
@@ -29,18 +30,20 @@ EVERY = 2.0
 @click.pass_obj
 def status(parts: Callable[[], Parts], /, *, url: str, admin: str | None, watch: bool, as_json: bool) -> None:
     """Show the replicas of a running gateway, its servers, and its sessions by state and era."""
-    while True:
-        try:
-            found = trio.run(_look, parts(), url, admin)
-        except ClientFailedError as error:
-            raise click.ClickException(str(error)) from error
-        if as_json:
-            print_json(found)
-        else:
-            _show(found)
-        if not watch:
-            return
-        time.sleep(EVERY)
+    show = print_json if as_json else _show
+    show(_found(parts, url, admin))
+    # That is how it is ended, and no failure.
+    with suppress(KeyboardInterrupt):
+        while watch:
+            time.sleep(EVERY)
+            show(_found(parts, url, admin))
+
+
+def _found(parts: Callable[[], Parts], url: str, admin: str | None) -> dict[str, Any]:
+    try:
+        return trio.run(_look, parts(), url, admin)
+    except ClientFailedError as error:
+        raise click.ClickException(str(error)) from error
 
 
 async def _look(parts: Parts, url: str, admin: str | None) -> dict[str, Any]:

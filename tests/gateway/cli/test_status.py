@@ -65,3 +65,4 @@ def test_watched_it_looks_again_until_it_is_interrupted(stagedoor, composition, 
     shown = stagedoor("status", "--watch")
     assert waits == [EVERY] * 3
     assert shown.stdout.count("no such program") == 3
+    assert (shown.exit_code, shown.stderr) == (0, ""), "that is how it ends"
