@@ -26,7 +26,7 @@ from actors.machines.session import effects as fx
 from actors.machines.session import events as ev
 from actors.machines.upstream.events import ServerInfo
 from actors.machines.upstream.legacy_state import Profile
-from actors.protocol import aggregate, errors
+from actors.protocol import aggregate, errors, tasks
 from actors.protocol import payload as json
 from actors.protocol.capabilities import ClientBits
 from actors.protocol.messages import EMPTY
@@ -249,7 +249,9 @@ class Endpoint(ABC):
         if json.text_member(params, "name") != CONNECT:
             return False
         connecting.noted.pop(effect.call, None)
-        if not connecting.lacks(backend):
+        if effect.as_task:
+            self.refuse(effect.call, tasks.no_task_of(effect.method))
+        elif not connecting.lacks(backend):
             self.end(effect.call, True, connected(backend))
         elif not connecting.hold(effect, backend):
             self.refuse(effect.call, errors.internal("it is not connected", reason="not_connected", executed="no"))

@@ -149,6 +149,17 @@ async def test_a_call_is_held_until_its_user_has_connected_and_runs_once(tmp_pat
         }
 
 
+async def test_the_tool_that_stands_for_a_server_without_an_account_runs_as_no_task(tmp_path: Path) -> None:
+    async with opened(tmp_path) as (_, gateway):
+        client = gateway.legacy(token=TOKENS["ann"], capabilities=URL_MODE)
+        await client.connect()
+        await client.request("tools/list")
+        with pytest.raises(RpcError) as refused:
+            await client.request("tools/call", {"name": "a__connect", "task": {}})
+        assert refused.value.code == -32601
+        assert gateway.held() == 0
+
+
 async def test_a_modern_call_is_answered_with_the_page_and_goes_on_when_it_comes_again(tmp_path: Path) -> None:
     async with opened(tmp_path) as (world, gateway):
         client = gateway.modern(token=TOKENS["ann"], capabilities=URL_MODE)
