@@ -21,7 +21,7 @@ from gateway.oauth.discovery import Discovery
 from gateway.oauth.errors import AwayError, ClientRefusedError, GrantRefusedError, OAuthError
 from gateway.oauth.flows import give_back
 from gateway.oauth.grants import Client
-from gateway.oauth.sources import AGAIN, WITHIN, RefusedError, due
+from gateway.oauth.sources import AGAIN, WITHIN, RefusedError, client_now, due
 from gateway.oauth.trust import trusted_by
 from gateway.oauth.vault import Account, AccountKey, Kept, Vault
 
@@ -269,7 +269,7 @@ class UserAccount:
                 tokens = await self._discovery.tokens(
                     account.issuer,
                     account.token_endpoint,
-                    self._client(account),
+                    client_now(auth, account),
                     grants.refresh_form(refresh, None if auth.omit_resource else account.resource),
                     asked=account.tokens.scopes,
                     now=self._wall(),
@@ -308,17 +308,6 @@ class UserAccount:
         assert self.spec.auth is not None
         described = self._discovery.described
         return client.id == self.spec.auth.client_id or (described is not None and described.signs(client))
-
-    def _client(self, account: Account) -> Client:
-        """The one that the tokens were given to; of one that is configured, with what it has there now."""
-        auth, client = self.spec.auth, account.client
-        assert auth is not None
-        if auth.client_id != client.id or auth.issuer not in (None, account.issuer):
-            return client
-        audience = account.token_endpoint if auth.for_token_endpoint else None
-        return replace(
-            client, secret=auth.client_secret, key=auth.private_key, algorithm=auth.algorithm, audience=audience
-        )
 
     async def _written(self, account: Account, kept: Kept) -> str | None:
         """The old pair is used up: the new one is written as soon as that can be done, in place of the old one, by

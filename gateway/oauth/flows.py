@@ -22,7 +22,7 @@ from gateway.oauth.errors import ClientRefusedError, OAuthError, shown
 from gateway.oauth.grants import Client, Described, Tokens
 from gateway.oauth.known_issuers import KnownIssuers
 from gateway.oauth.metadata import AuthorizationServer
-from gateway.oauth.sources import configured_client
+from gateway.oauth.sources import client_now, configured_client
 from gateway.oauth.trust import checked, trusted_by
 from gateway.oauth.vault import Account, AccountKey, Vault, opened, shelf_key, there
 
@@ -314,10 +314,11 @@ async def give_back(
     """Tells the authorization server that nobody has this account any more, if that can be told."""
     if account.revocation_endpoint is None:
         return
-    named = spec.auth.named if spec is not None and spec.auth is not None else ()
-    trusted = trusted_by(place.url, *named)
+    auth = spec.auth if spec is not None else None
+    client = client_now(auth, account) if auth is not None else account.client
+    trusted = trusted_by(place.url, *(auth.named if auth is not None else ()))
     for done in await discovery.give_back(
-        account.issuer, account.revocation_endpoint, account.client, account.tokens, now, trusted
+        account.issuer, account.revocation_endpoint, client, account.tokens, now, trusted
     ):
         vault.revoked(place, account, done=done)
 

@@ -5,6 +5,7 @@ first has new tokens for all. None of it is on the way of a request that is not 
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final, Protocol
 
 import trio
@@ -17,7 +18,7 @@ from gateway.oauth.discovery import Discovery, Provider
 from gateway.oauth.errors import AwayError, ClientRefusedError, GrantRefusedError, OAuthError
 from gateway.oauth.grants import Client, Tokens
 from gateway.oauth.metadata import SCOPES_MAX, AuthorizationServer
-from gateway.oauth.vault import Vault
+from gateway.oauth.vault import Account, Vault
 
 EARLY: Final = 60.0
 EARLY_SHARE: Final = 0.2
@@ -92,6 +93,15 @@ def client_of(auth: UpstreamAuth, id: str, server: AuthorizationServer) -> Clien
     method = grants.method_for(server, secret=auth.client_secret is not None, key=auth.private_key is not None)
     audience = server.token_endpoint if auth.for_token_endpoint else None
     return Client(id, method, auth.client_secret, auth.private_key, auth.algorithm, audience=audience)
+
+
+def client_now(auth: UpstreamAuth, account: Account) -> Client:
+    """The one that the tokens of an account were given to; of one that is configured, with what it has there now."""
+    client = account.client
+    if auth.client_id != client.id or auth.issuer not in (None, account.issuer):
+        return client
+    audience = account.token_endpoint if auth.for_token_endpoint else None
+    return replace(client, secret=auth.client_secret, key=auth.private_key, algorithm=auth.algorithm, audience=audience)
 
 
 class Fixed:

@@ -203,6 +203,10 @@ async def test_an_account_is_renewed_with_the_secret_that_is_configured_now(tmp_
             wire = gateway.legacy(token=TOKENS["ann"])
             await wire.connect()
             assert user_of(await wire.call("a__whoami")) == "ann"
+            ann = Browser(gateway, world, "ann")
+            await ann.press("/connect", await ann.open("/connect"), token=TOKENS["ann"])
+            await ann.press("/connect", await ann.open("/connect"), backend="a", action="disconnect")
+            assert len(world.revoked) == 2, "and given back with it"
 
 
 async def test_a_call_that_was_held_is_decided_anew_by_the_rules(tmp_path: Path) -> None:

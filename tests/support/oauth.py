@@ -188,6 +188,8 @@ class OAuthWorld:
         if path == "/token":
             return self._token(asked)
         if path == "/revoke":
+            if self._client(asked) is None:
+                return _json({"error": "invalid_client"}, 401)
             self.revoked.append(asked.form["token"])
             self.refresh.pop(asked.form["token"], None)
             return _json({})
