@@ -23,6 +23,7 @@ from msgspec import Raw, Struct
 
 from actors.endpoints.host import Tree, profile_of
 from actors.endpoints.last_known import Key, neutral
+from actors.endpoints.slow import Whom
 from actors.machines.upstream import breaker
 from actors.machines.upstream.events import AnswerGiven, ServerInfo, Wanted
 from actors.machines.upstream.legacy_state import Profile
@@ -34,7 +35,7 @@ from actors.protocol.methods import CHANGED, METHODS
 from actors.protocol.steady import Items, steady
 from actors.protocol.table import HttpTarget, Replaced, Table, repinned, replaced
 from actors.protocol.transport import UNAUTHORIZED
-from actors.runtime import Actor, AtCapacity, Down, DynamicSupervisor, Ref, SystemClosed
+from actors.runtime import EMPTY_SET, Actor, AtCapacity, Down, DynamicSupervisor, Ref, SystemClosed
 from actors.services import Services
 from actors.upstreams.eras import ERA_ATTEMPTS
 from actors.upstreams.messages import (
@@ -185,7 +186,7 @@ MAX_UPSTREAMS = 64
 """Connections kept; the least recently used one closes first."""
 
 
-def whose(key: Key) -> tuple[str, str]:
+def whose(key: Key) -> Whom:
     """By what a server is told to be slow, where it is asked through the catalogue: whatever clients say of themselves,
     it is the same for one principal."""
     return key.principal, key.backend
@@ -278,6 +279,8 @@ class Entry:
 
     due: float | None = None
     """Whoever waits for lists of this backend, waits until then; None: nobody does."""
+    awaited_by: frozenset[Whom] = EMPTY_SET
+    """For whom it is slow then: also for whoever else sees it so."""
     wrong_era: int = 0
     """Connections in a row that were of the other era than the backend."""
 
@@ -386,12 +389,19 @@ class Catalogue(Actor):
             wanted.looking[consult.caller] = None
         else:
             wanted.waiting.append(consult.caller)
-        if not consult.fresh and entry.due is None:
-            seconds, now = self._services.limits.list_deadline, self.ctx.now()
-            seconds = LISTS_SHARE * seconds if self._slow.worth(whose(key), seconds, now) else 0.0
-            entry.due = self.ctx.now() + seconds
-            self.ctx.set_timer(("overdue", key), seconds, Overdue(key))
+            self._awaited(key, entry, {whose(key), whose(consult.key)})
         self._fetch(key, entry, method, wanted)
+
+    def _awaited(self, key: Key, entry: Entry, those: set[Whom]) -> None:
+        """Somebody waits until the lists of an entry are due; not where it was late for one of those already."""
+        limit, now = self._services.limits.list_deadline, self.ctx.now()
+        if entry.due is None:
+            worth = all(self._slow.worth(whom, limit, now) for whom in those)
+            seconds = LISTS_SHARE * limit if worth else 0.0
+            entry.due = now + seconds
+            self.ctx.set_timer(("overdue", key), seconds, Overdue(key))
+        if entry.due > now:
+            entry.awaited_by |= those
 
     def _entry(self, key: Key, profile: Profile) -> Entry:
         entry = self._entries.get(key)
@@ -617,6 +627,7 @@ class Catalogue(Actor):
             waiting, wanted.looking = [*waiting, *wanted.looking], {}
         if entry.due is not None and not any(other.waiting for other in entry.lists.values()):
             entry.due = None
+            entry.awaited_by = EMPTY_SET
             self.ctx.cancel_timer(("overdue", key))
         for caller in waiting:
             caller.reply(Listed(key.backend, method, wanted.items, wanted.fetching or wanted.held, wanted.error))
@@ -635,7 +646,8 @@ class Catalogue(Actor):
         """A slow backend never delays the others: the fetch goes on, and what comes of it is announced."""
         entry = self._entries.get(key)
         if entry is not None:
-            self._slow.late(whose(key), self._services.limits.list_deadline, self.ctx.now())
+            for whom in entry.awaited_by:
+                self._slow.late(whom, self._services.limits.list_deadline, self.ctx.now())
             for method, wanted in entry.lists.items():
                 if wanted.waiting:
                     self._answer(key, entry, method, wanted)

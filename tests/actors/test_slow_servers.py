@@ -7,6 +7,7 @@ import trio
 from trio.testing import MockClock
 
 from actors.endpoints.slow import SLOW_FOR, SlowServers
+from actors.ports import Principal
 from actors.protocol.table import HttpTarget
 from tests.support.door_client import RpcError
 from tests.support.harness import Gateway, open_gateway
@@ -83,6 +84,20 @@ async def test_a_server_is_waited_for_by_all_once_it_answers_one(autojump_clock:
         assert await listed(gateway) == BOTH
         assert await listed(gateway, sampling={}) == BOTH
         nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize(("first", "expected"), [({}, [3, 0, 0, 0, 3]), ({"sampling": {}}, [3, 0, 0, 3, 0])])
+async def test_a_server_that_was_started_ahead_and_hangs_is_waited_for_once(
+    autojump_clock: MockClock, first: dict[str, object], expected: list[int]
+) -> None:
+    """Though clients that can be asked nothing, whosever they are, have its lists over another connection than others."""
+    async with open_gateway(Backend("alpha", kind="http", mute=set(HANGS)), Backend("beta"), prestart=True) as gateway:
+        took, ann, bob = [], Principal("ann"), Principal("bob")
+        for who, capabilities in ((ann, first), (ann, {"sampling": {}}), (ann, {}), (bob, {}), (bob, {"roots": {}})):
+            client, began = await gateway.connect(capabilities=capabilities, principal=who), trio.current_time()
+            assert await client.names() == ["beta__echo"]
+            took.append(round(trio.current_time() - began))
+        assert took == expected
 
 
 async def test_another_server_of_the_same_name_is_waited_for(autojump_clock: MockClock) -> None:
