@@ -90,7 +90,7 @@ async def test_a_server_is_waited_for_by_all_once_it_answers_one(autojump_clock:
 async def test_a_server_that_was_started_ahead_and_hangs_is_waited_for_once(
     autojump_clock: MockClock, first: dict[str, object], expected: list[int]
 ) -> None:
-    """Though clients that can be asked nothing, whosever they are, have its lists over another connection than others."""
+    """Clients that can be asked nothing, whosever they are, have its lists over another connection than others."""
     async with open_gateway(Backend("alpha", kind="http", mute=set(HANGS)), Backend("beta"), prestart=True) as gateway:
         took, ann, bob = [], Principal("ann"), Principal("bob")
         for who, capabilities in ((ann, first), (ann, {"sampling": {}}), (ann, {}), (bob, {}), (bob, {"roots": {}})):
