@@ -322,7 +322,8 @@ class Record:
     """A session as it is stored: who owns it, at which epoch, and all that is needed to rebuild its actor.
 
     `fields` are the session's own values, `requests` its recorded requests by key (`q:`), `asked` its outstanding
-    server requests by id (`o:`), `streams` its streams that still have a log.
+    server requests by id (`o:`), `streams` its streams that still have a log. `older`: the store may have lost what its
+    last owner wrote, and which did more than is here.
     """
 
     owner: str | None
@@ -333,6 +334,7 @@ class Record:
     requests: Mapping[str, bytes] = field(default_factory=dict)
     asked: Mapping[str, bytes] = field(default_factory=dict)
     streams: Mapping[str, StreamHead] = field(default_factory=dict)
+    older: bool = False
 
 
 @dataclass(frozen=True, slots=True)

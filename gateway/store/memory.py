@@ -111,12 +111,14 @@ class _Session:
     """A record. Mappings that most sessions never need are made when they are."""
 
     __slots__ = (
-        "asked", "bytes", "epoch", "events", "expires", "fields", "live", "nonce", "owner", "requests", "rev",
-        "streams", "tries",
+        "asked", "bytes", "epoch", "events", "expires", "fields", "history", "live", "nonce", "older", "owner",
+        "requests", "rev", "streams", "tries",
     )  # fmt: skip
 
-    def __init__(self, owner: str, epoch: int, fields: Mapping[str, bytes], expires: float) -> None:
+    def __init__(self, owner: str, epoch: int, fields: Mapping[str, bytes], expires: float, history: int) -> None:
         self.owner: str | None = owner
+        self.history = history
+        self.older = False
         self.epoch = epoch
         self.expires = expires
         self.fields = dict(fields)
@@ -151,7 +153,8 @@ class _Session:
             if stream.until is None or stream.until > now
         }
         requests, asked = dict(self.requests or {}), dict(self.asked or {})
-        return Record(self.owner, self.epoch, self.rev, self.tries, dict(self.fields), requests, asked, heads)
+        values = dict(self.fields), requests, asked, heads
+        return Record(self.owner, self.epoch, self.rev, self.tries, *values, self.older)
 
 
 def _merge(into: dict[str, bytes], changes: Mapping[str, bytes | None]) -> dict[str, bytes]:
@@ -184,6 +187,8 @@ class _Memory:
     """When sessions end that nobody has in memory."""
     deleted: int = 0
     """The highest epoch of a record that was deleted."""
+    history: int = 0
+    """How often something was lost."""
     shelf: MemoryShelf = field(init=False)
     buckets: MemoryBuckets = field(init=False)
 
@@ -241,6 +246,7 @@ class MemoryStore:
 
     def lose(self, since: Mapping[SessionKey, Any] | None = None) -> None:
         """Everything is gone, or what came since, as after a failover; who is told, says `MemoryReplica.find_loss`."""
+        self._memory.history += 1
         self._sessions.clear()
         self._sessions.update(since or {})
 
@@ -489,7 +495,8 @@ class MemoryStore:
             return _EXISTS
         if len(self._sessions) >= self._most:
             return _FULL_OF_SESSIONS
-        session = _Session(self.owner, next_epoch(self._memory.deleted, now), fields, now + YOUNG_TTL)
+        epoch = next_epoch(self._memory.deleted, now)
+        session = _Session(self.owner, epoch, fields, now + YOUNG_TTL, self._memory.history)
         self._sessions[key] = session
         heappush(self._due, (session.expires, key, ""))
         return Grant(self.owner, session.epoch, self.term)
@@ -507,6 +514,8 @@ class MemoryStore:
             if session.owner != expect_owner or session.epoch != expect_epoch:
                 return FENCED
             session.owner, session.epoch, session.nonce = self.owner, next_epoch(session.epoch, now), nonce
+            session.older = session.older or session.history != self._memory.history
+            session.history = self._memory.history
             session.tries += not lives
             if session.live:
                 session.expires = now + self._keep.session
@@ -520,6 +529,7 @@ class MemoryStore:
             return Failed(Refused.SEQ, "rev", session.rev)
         session.rev = rev
         session.tries = 0
+        session.older = False
         session.live = True
         session.expires = self._now() + self._keep.session
         session.apply(deltas)
@@ -634,9 +644,10 @@ class MemoryStore:
         if own and isinstance(session, _Session) and session.rev >= rev:
             return None
         if not own or not isinstance(session, _Session):
-            session = self._sessions[key] = _Session(grant.owner, grant.epoch, {}, now)
+            session = self._sessions[key] = _Session(grant.owner, grant.epoch, {}, now, 0)
             heappush(self._due, (now + self._keep.session, key, ""))
         session.rev, session.tries, session.live, session.expires = rev, 0, True, now + self._keep.session
+        session.history, session.older = self._memory.history, False
         session.fields = dict(record.fields)
         session.requests = {**(session.requests or {}), **record.requests} or None
         session.asked = {**(session.asked or {}), **record.asked} or None

@@ -189,6 +189,24 @@ async def test_after_a_kill_a_call_that_waited_and_was_sent_may_have_been_execut
         assert answer["error"]["data"] == {**LOST, "executed": "unknown"}
 
 
+async def test_a_call_may_have_been_executed_whose_record_says_it_was_not_sent_if_the_store_has_lost_something(
+    autojump_clock,
+):
+    """That it was sent, for one."""
+    alpha, store = Backend("alpha", held={"echo"}), Watched()
+    async with open_gateway(alpha, store=store) as gateway:
+        client = await gateway.connect("alpha")
+        call = await waits_for_a_connection(gateway, client, alpha)
+        before = store.snapshot()
+        alpha.answer(alpha.asked_for("initialize")[-1])
+        await alpha.next()
+    store.lose(before)
+    assert store.unsent() == [True]
+    async with next_process(alpha, store, client) as client:
+        answer = await back(client, call).response()
+        assert answer["error"]["data"] == {**LOST, "executed": "unknown"}
+
+
 async def test_an_owner_that_was_replaced_while_a_call_waited_never_sends_it(autojump_clock):
     alpha, store = Backend("alpha", held={"echo"}), Watched()
     async with open_gateway(alpha, store=store) as gateway:

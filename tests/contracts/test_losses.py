@@ -1,11 +1,16 @@
 """What an owner does when the store has lost what it had acknowledged: `mend` and `restore`, on both stores."""
 
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import Any
 
 import pytest
+import trio
 
 from actors.ports import NO_DELTAS, Failed, Grant, Record, Refused, Replay, StreamHead
+from actors.protocol.table import Limits
+from gateway.store.memory import MemoryStore
+from tests.support.patience import PATIENCE
 from tests.support.store_calls import refused
 
 MINE = Record("me", 7, fields={"a": b"1"}, requests={"r": b"q"}, asked={"o": b"u"}, streams={"p1": StreamHead(5)})
@@ -236,3 +241,52 @@ async def test_after_a_flush_the_owner_restores_and_goes_on(start_server, opened
             assert await ask(store.mend, key, grant, "g1", 3) is None
             assert await ask(store.append, key, grant, "g1", 4, [b"4"]) is None
             assert 2_390_000 < client.pttl(f"sd:{{{key}}}:l:g1") <= 2_400_000
+
+
+# What its owner did may be more than is here
+
+
+@pytest.mark.parametrize("kind", ["memory", pytest.param("redis", marks=pytest.mark.redis)])
+async def test_a_record_is_older_than_what_its_owner_did_once_something_may_be_lost(kind, request, ask, new_key):
+    """Until it is saved; who made it, or claimed it, after that has written what there is to write."""
+    async with AsyncExitStack() as stack:
+        if kind == "memory":
+            store: Any = MemoryStore(Limits(), lambda: 1.0)
+        else:
+            server = request.getfixturevalue("start_server")(aof=True)
+            store = await stack.enter_async_context(request.getfixturevalue("opened")(server.url))
+
+        async def lose() -> None:
+            if kind == "memory":
+                store.lose(store.snapshot())
+                return
+            await trio.to_thread.run_sync(server.kill)
+            await trio.to_thread.run_sync(server.start)
+
+        async def claimed(grant: Grant, nonce: str, **more: Any) -> tuple[Grant, bool]:
+            with trio.fail_after(PATIENCE):
+                while isinstance(
+                    outcome := await ask(store.claim, key, grant.owner, grant.epoch, nonce, **more), Failed
+                ):
+                    assert outcome.reason is Refused.AWAY
+                    await trio.sleep(0.05)
+            return outcome[0], outcome[1].older
+
+        key = new_key()
+        grant = await ask(store.create, key, {"state": b"new"})
+        assert await ask(store.save, key, grant, 1, NO_DELTAS) is None
+        grant, older = await claimed(grant, "1")
+        assert not older
+        await lose()
+        for nonce in ("2", "3"):
+            grant, older = await claimed(grant, nonce)
+            assert older
+            again, older = await claimed(grant, nonce)
+            assert (again.epoch, older) == (grant.epoch, True)
+        assert await ask(store.save, key, grant, 2, NO_DELTAS) is None
+        grant, older = await claimed(grant, "4")
+        assert not older
+        await lose()
+        grant, _ = await claimed(grant, "5", lives=True)
+        assert await ask(store.save, key, grant, 3, NO_DELTAS) is None
+        assert (await claimed(grant, "6"))[1] is False

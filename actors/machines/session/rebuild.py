@@ -61,6 +61,9 @@ class RecordLike(Protocol):
     @property
     def streams(self) -> Mapping[str, HeadLike]: ...
 
+    @property
+    def older(self) -> bool: ...
+
 
 def continuable(session: Session, lasting: Collection[str]) -> dict[RequestId, ClientRequest]:
     """The requests that another life could take up from the record, and whose client can come back for the answer: it
@@ -87,7 +90,7 @@ def rebuild(record: RecordLike, fresh: Session, now: float = 0.0, reachable: Col
             session, more = _take_up(session, name, mine, asked, now)
             taken_up += more
     session, effects = _withdraw_questions(session, asked)
-    session, more = _settle_requests(session, requests)
+    session, more = _settle_requests(session, requests, older=record.older)
     return session, effects + more + taken_up
 
 
@@ -192,15 +195,15 @@ def _withdraw_questions(session: Session, asked: ServerRequested) -> streams.Ste
     return session, effects
 
 
-def _settle_requests(session: Session, requests: Requests) -> streams.Step:
+def _settle_requests(session: Session, requests: Requests, *, older: bool) -> streams.Step:
     """Unfinished streams of POSTs get the errors of their requests, and end unless others on them go on; GET streams
-    stay open for their client."""
+    stay open for their client. What was not sent by an `older` record may have been since."""
     effects: fx.Effects = []
     for name in _posts(session):
         lost = [id for id, entry in requests.items() if entry.stream == name and id not in session.requests]
         over = session.streams[name].post is None
         for id in lost:
-            frame, last = _lost(id, unsent=requests[id].unsent), over and id is lost[-1]
+            frame, last = _lost(id, unsent=requests[id].unsent and not older), over and id is lost[-1]
             session, more = streams.put(session, name, frame, finish=last, requests={request_key(id): None})
             effects += more
         if over and not lost:

@@ -104,7 +104,7 @@ def decode_record(now: bytes, flat: list[bytes]) -> Record:
     heads = {name: head for name, text in parts["h"].items() if (head := decode_head(text, int(now))) is not None}
     owner = own["owner"].decode() or None
     rev, tries = int(own["rev"]), int(own["tries"])
-    return Record(owner, int(own["epoch"]), rev, tries, parts["f"], parts["q"], parts["o"], heads)
+    return Record(owner, int(own["epoch"]), rev, tries, parts["f"], parts["q"], parts["o"], heads, "older" in own)
 
 
 def decode_head(text: bytes, now: int = 0) -> StreamHead | None:

@@ -27,7 +27,9 @@ else
   redis.call('HSET', KEYS[1], 'v', ARGV[4], 'owner', ARGV[1], 'epoch', ARGV[2], 'nonce', '', 'events', '0',
     'bytes', '0', 'due', '0', 'rev', '-1')
 end
-redis.call('HSET', KEYS[1], 'tries', '0', 'state', 'live')
+local history = string.match(redis.call('INFO', 'replication'), 'master_replid:(%w+)')
+redis.call('HSET', KEYS[1], 'tries', '0', 'state', 'live', 'history', history)
+redis.call('HDEL', KEYS[1], 'older')
 for i = 9, pairs_at - 1, 4 do
   if not heads['h:' .. ARGV[i]] then
     local till = ARGV[i + 2] == '1' and now() + ARGV[7] or 0
