@@ -64,16 +64,19 @@ async def test_a_primary_that_wakes_after_the_failover_is_left(pair, opened, ses
         with primary.client() as client:
             assert client.execute_command("WAIT", 1, 5000) == 1
         primary.pause()
+        done = Outcomes()
+        store.append(key, grant, "p1", 2, [b"2"], done)
         await until(lambda: sentinel.primary() == replica.port)
         primary.go_on()
+        assert await done.wait(1) == [None]
         with replica.client() as client:
             await until(lambda: client.exists(alive_key(store.incarnation)) and client.role()[0] == b"master")
             client.delete(alive_key(store.incarnation))
             await until(lambda: client.exists(alive_key(store.incarnation)))
-        assert await ask(store.append, key, grant, "p1", 2, [b"2"]) is None
+        assert await ask(store.append, key, grant, "p1", 3, [b"3"]) is None
         with replica.client() as client:
-            assert client.xlen(f"sd:{{{key}}}:l:p1") == 2
-        assert await data_of(store, key) == [b"1", b"2"]
+            assert client.xlen(f"sd:{{{key}}}:l:p1") == 3, "what it has acknowledged as it woke was not believed"
+        assert await data_of(store, key) == [b"1", b"2", b"3"]
         assert await ask(store.alive, "nobody") is False
 
 

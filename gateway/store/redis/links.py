@@ -5,10 +5,11 @@ whoever sent it sends it again. The same for the loop, without a thread for each
 """
 
 import re
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from hiredis import pack_command
 from redis.exceptions import (
@@ -161,7 +162,8 @@ def is_stuck(reply: Reply) -> bool:
     )
 
 
-_ANOTHER = "another is the primary by now"
+SLOW: Final = 0.5
+"""Seconds after which a reply may be of one that hung, and that another has replaced meanwhile."""
 
 
 class DirectLink:
@@ -189,7 +191,10 @@ class DirectLink:
     def exchange(self, commands: Sequence[Command]) -> list[Reply]:
         """See `Link`."""
         try:
-            replies = self._exchange(self._connected(), commands)
+            connection, sent = self._connected(), time.monotonic()
+            replies = self._exchange(connection, commands)
+            if time.monotonic() - sent > SLOW:
+                self.confirm()
         except (RedisError, OSError) as error:
             self.close()
             raise down(error) from error
@@ -217,13 +222,20 @@ class DirectLink:
     def histories(self, key: str | None = None) -> Mapping[str, History]:
         """See `Link`. Of one that leads to no primary any more there is none to tell."""
         [info] = replies_to(self, [("INFO", "replication")])
-        if self._connection is not None and not self._leads(self._connection):
+        try:
+            self.confirm()
+        except Broken as error:
             self.close()
-            raise LinkDown(_ANOTHER)
+            raise down(error) from error
         text = info.decode() if isinstance(info, bytes) else str(info)
         found = dict(re.findall(r"(master_replid2?):(\w+)", text))
         name = found.get("master_replid")
         return {"": History(name, found.get("master_replid2", ""))} if name else {}
+
+    def confirm(self) -> None:
+        """Its connection leads to the primary still, as far as anybody knows; else redis-py's ConnectionError."""
+        if self._connection is not None and not self._leads(self._connection):
+            raise Broken("another is the primary by now")
 
     def renew(self) -> None:
         """See `Link`."""
@@ -250,8 +262,7 @@ class DirectLink:
             )
             info, *_ = self._exchange(connection, [("CLIENT", "INFO"), *kill, *loads()])
             self._predecessor = _identity(info)
-            if not self._leads(connection):  # it may have answered long after it was asked
-                raise Broken(_ANOTHER)
+            self.confirm()  # it may have answered long after it was asked
         return self._connection
 
     def _exchange(self, connection: Connection, commands: Sequence[Command]) -> list[Reply]:

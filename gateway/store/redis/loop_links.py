@@ -5,6 +5,7 @@ are written and read here. What holds of links (`links.py`) holds of these.
 """
 
 import socket
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from ssl import SSLSocket, SSLWantReadError, SSLWantWriteError
@@ -19,6 +20,7 @@ from trio.lowlevel import wait_readable, wait_writable
 
 from gateway.store.redis.errors import LinkDown
 from gateway.store.redis.links import (
+    SLOW,
     Command,
     DirectLink,
     Primaries,
@@ -91,8 +93,11 @@ class DirectLoopLink:
         try:
             if self._wire is None:
                 self._wire = _Wire(await _in_thread(self._link.connect))
+            sent = time.monotonic()
             await self._wire.send(pack(commands))
             replies = await self._wire.replies(len(commands))
+            if time.monotonic() - sent > SLOW:
+                await _in_thread(self._link.confirm)
             # One that has become a replica: the primary is elsewhere, by now the same name may lead there.
             whole = not self._wire.read_only
         except (RedisError, OSError) as error:

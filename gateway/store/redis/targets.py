@@ -11,9 +11,11 @@
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Literal, Protocol, TypeAlias, cast
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
@@ -163,6 +165,9 @@ class Target:
         return cast(ConnectionPool, client.connection_pool)
 
 
+_NO_SENTINELS: Any = SimpleNamespace(sentinels=())
+
+
 def connections_of(pool: ConnectionPool) -> Callable[[], Connection]:
     """Makes connections as the pool does, which it then knows nothing of: by its own method it would count them, and
     make no more after so many (100, since redis-py 8), whatever has become of them."""
@@ -172,14 +177,13 @@ def connections_of(pool: ConnectionPool) -> Callable[[], Connection]:
 def leads_to_primary(pool: ConnectionPool, connection: Connection) -> bool:
     """Whether its sentinels, if it has any, say no other one than this leads to. (One that hung while another took its
     place answers when it wakes, and takes itself for the primary for many seconds.)"""
-    manager = getattr(pool, "sentinel_manager", None)
-    if manager is None:
-        return True
-    try:
-        there: Any = connection
-        return bool(manager.discover_master(cast(Any, pool).service_name) == (there.host, there.port))
-    except (RedisError, OSError):
-        return True
+    there: Any = connection
+    for sentinel in getattr(pool, "sentinel_manager", _NO_SENTINELS).sentinels:
+        with suppress(RedisError, OSError):
+            # As soon as another is promoted; that the former is none any more they say later.
+            found = sentinel.execute_command("SENTINEL GET-MASTER-ADDR-BY-NAME", cast(Any, pool).service_name)
+            return found is None or (found[0].decode(), found[1]) == (there.host, there.port)
+    return True
 
 
 def close_sentinels(pool: ConnectionPool) -> None:
