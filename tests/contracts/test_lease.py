@@ -358,10 +358,12 @@ async def test_a_claim_from_a_dead_owner_takes_two_readings_and_an_old_lease(
         assert trio.current_time() - began >= 2.9 > first
 
 
+@pytest.mark.parametrize("known", [False, True], ids=["not known", "known to be dead"])
 async def test_nobody_is_claimed_from_at_a_redis_that_was_started_anew_a_moment_ago(
-    brief, start_server, opened, ask, new_key, monkeypatch
+    brief, start_server, opened, ask, new_key, monkeypatch, known
 ):
-    """It may lack the sign of life of one that lives. Seen before the claim, not with the next look at the others."""
+    """It may lack the sign of life of one that lives, or that it claimed the session under another name. Seen before
+    the claim, not with the next look at the others."""
     monkeypatch.setattr(directory, "WATCH", 3600.0)
     server = start_server(aof=True)
     async with opened(server.url) as store:
@@ -370,6 +372,8 @@ async def test_nobody_is_claimed_from_at_a_redis_that_was_started_anew_a_moment_
         with server.client() as client:
             client.hset(f"sd:{{{key}}}:s", "owner", other)
         await trio.sleep(machine.TTL)  # its own lease is old enough
+        if known:
+            store.directory.dead[other] = None
         server.kill()
         server.start()
         began = trio.current_time()

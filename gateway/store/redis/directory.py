@@ -76,7 +76,7 @@ class Directory:
         """Asks whether another incarnation is alive; dead is what was gone in two readings half a second apart.
         `to_claim`: nor does anybody hear that before this replica's own lease was unbroken for as long as one lasts.
         (When Redis comes back, every replica looks dead to every other.)"""
-        if incarnation in self.dead and (self.lease.may_claim or not to_claim):
+        if incarnation in self.dead and not to_claim:
             on_alive(False)
         else:
             self._jobs.put(lambda: self._asked.setdefault((incarnation, to_claim), []).append(on_alive))
@@ -182,9 +182,7 @@ class Directory:
             try:
                 if incarnation not in self.dead and self._lives(incarnation, left[incarnation]):
                     self._tell(key, True)
-                elif (incarnation in self.dead or self._gone_twice(incarnation)) and (
-                    self.lease.may_claim or not to_claim
-                ):
+                elif self._gone_twice(incarnation) and (self.lease.may_claim or not to_claim):
                     self._tell(key, False)
             except LinkDown:
                 self._tell(key, None)
@@ -207,9 +205,10 @@ class Directory:
 
     def _gone_twice(self, incarnation: Incarnation) -> bool:
         """Whether it was gone in two readings. A primary that has just taken over lacks the sign of life of one that
-        lives, and had no primary to renew it at: that is looked at before anybody asks `may_claim`. LinkDown."""
+        lives, and had no primary to renew it at; or it says of what a process owns under its present name that a former
+        one does. That is looked at before anybody asks `may_claim`. LinkDown."""
         now = time.monotonic()
-        twice = now - self._gone_since.setdefault(incarnation, now) >= TWICE
+        twice = incarnation in self.dead or now - self._gone_since.setdefault(incarnation, now) >= TWICE
         if twice:
             self.lease.look(self._link, alive_key(incarnation))
         return twice
