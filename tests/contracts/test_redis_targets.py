@@ -5,6 +5,8 @@ import itertools
 import re
 from contextlib import AsyncExitStack, closing
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import trio
@@ -292,6 +294,38 @@ async def test_a_cluster_that_does_not_answer_is_unreachable(opened):
     with pytest.raises(StoreUnreachable):
         async with opened("redis+cluster://127.0.0.1:1"):
             pass
+
+
+def test_sentinels_that_do_not_answer_are_asked_seldom_and_the_one_that_does_first(monkeypatch):
+    """Each costs a timeout, and the store asks every second."""
+    asked: list[str] = []
+    now = [100.0]
+    monkeypatch.setattr(targets, "time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    def sentinel(name: str) -> Any:
+        def execute_command(*command: str) -> Any:
+            asked.append(name)
+            assert command == ("SENTINEL GET-MASTER-ADDR-BY-NAME", "main")
+            if name in silent:
+                raise TimeoutError(name)
+            return (b"10.0.0.1", 6379)
+
+        return SimpleNamespace(execute_command=execute_command, close=lambda: None)
+
+    silent = {"a", "b"}
+    pool = SimpleNamespace(service_name="main", sentinel_manager=SimpleNamespace(sentinels=[*map(sentinel, "abc")]))
+    sentinels = targets.Sentinels(pool)
+    primary, other = (SimpleNamespace(host=f"10.0.0.{n}", port=6379) for n in (1, 2))
+    assert sentinels.agree(primary)
+    assert not sentinels.agree(other)
+    assert asked == ["a", "b", "c", "c"]
+    silent.add("c")
+    asked.clear()
+    assert all(sentinels.agree(other) for _ in range(5)), "nobody says otherwise"
+    assert sorted(asked) == ["a", "b", "c"]
+    now[0] += targets.SILENT
+    silent.clear()
+    assert not sentinels.agree(other)
 
 
 async def test_a_primary_is_found_by_its_sentinel(

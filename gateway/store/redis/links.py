@@ -8,7 +8,6 @@ import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from hiredis import pack_command
@@ -29,14 +28,7 @@ from redis.exceptions import ConnectionError as Broken
 from gateway.store.redis.errors import LinkDown
 from gateway.store.redis.scripts import SCRIPTS
 from gateway.store.redis.slots import Slots, ask_slots
-from gateway.store.redis.targets import (
-    Address,
-    Connection,
-    Target,
-    close_sentinels,
-    connections_of,
-    leads_to_primary,
-)
+from gateway.store.redis.targets import Address, Connection, Sentinels, Target, connections_of
 
 Command: TypeAlias = tuple[bytes | str | int | float, ...]
 """A command with its arguments; `key_of` says where the key stands."""
@@ -101,7 +93,8 @@ def open_link(target: Target) -> Link:
 def direct_link(target: Target) -> "DirectLink":
     """The same where there is one primary."""
     pool = target.pool()
-    return DirectLink(connections_of(pool), partial(close_sentinels, pool), partial(leads_to_primary, pool))
+    sentinels = Sentinels(pool)
+    return DirectLink(connections_of(pool), sentinels.close, sentinels.agree)
 
 
 def replies_to(link: Link, commands: Sequence[Command]) -> list[Reply]:

@@ -10,12 +10,12 @@
     ssl_ca_certs  ssl_ca_path  ssl_certfile  ssl_keyfile  ssl_password  ssl_check_hostname     (with TLS)
 """
 
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, Literal, Protocol, TypeAlias, cast
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
@@ -31,6 +31,9 @@ from gateway.store.redis.errors import StoreUrlError
 CONNECT_TIMEOUT = 1.0
 REPLY_TIMEOUT = 2.0
 """Seconds until a silent connection counts as broken."""
+
+SILENT = 10.0
+"""Seconds for which sentinels are not asked, none of which has answered: each may take as long as a timeout."""
 
 LEAST_TIMEOUT = 0.2
 """Of those that a URL can ask for: a reader of mail that waits for some is silent for half as long."""
@@ -165,32 +168,39 @@ class Target:
         return cast(ConnectionPool, client.connection_pool)
 
 
-_NO_SENTINELS: Any = SimpleNamespace(sentinels=())
-
-
 def connections_of(pool: ConnectionPool) -> Callable[[], Connection]:
     """Makes connections as the pool does, which it then knows nothing of: by its own method it would count them, and
     make no more after so many (100, since redis-py 8), whatever has become of them."""
     return lambda: cast(Connection, pool.connection_class(**pool.connection_kwargs))
 
 
-def leads_to_primary(pool: ConnectionPool, connection: Connection) -> bool:
-    """Whether its sentinels, if it has any, say no other one than this leads to. (One that hung while another took its
-    place answers when it wakes, and takes itself for the primary for many seconds.)"""
-    there: Any = connection
-    for sentinel in getattr(pool, "sentinel_manager", _NO_SENTINELS).sentinels:
-        with suppress(RedisError, OSError):
-            # As soon as another is promoted; that the former is none any more they say later.
-            found = sentinel.execute_command("SENTINEL GET-MASTER-ADDR-BY-NAME", cast(Any, pool).service_name)
-            return found is None or (found[0].decode(), found[1]) == (there.host, there.port)
-    return True
+class Sentinels:
+    """Those of a pool, if it has any: they are asked where the primary is."""
 
+    def __init__(self, pool: Any) -> None:
+        manager = getattr(pool, "sentinel_manager", None)
+        self._all: list[Any] = manager.sentinels if manager is not None else []
+        self._service = getattr(pool, "service_name", "")
+        self._silent_until = -inf
 
-def close_sentinels(pool: ConnectionPool) -> None:
-    """Closes the connections by which the pool asks where the primary is, until it asks again."""
-    manager = getattr(pool, "sentinel_manager", None)
-    for sentinel in manager.sentinels if manager is not None else ():
-        sentinel.close()
+    def agree(self, connection: Any) -> bool:
+        """Whether they name nobody but where this leads to. (One that hung while another took its place answers when it
+        wakes, and takes itself for the primary for many seconds.) While none of them answers nothing is known."""
+        if time.monotonic() < self._silent_until:
+            return True
+        for place, sentinel in enumerate(self._all):
+            with suppress(RedisError, OSError):
+                # As soon as another is promoted; that the former is none any more they say later.
+                found = sentinel.execute_command("SENTINEL GET-MASTER-ADDR-BY-NAME", self._service)
+                self._all[0], self._all[place] = sentinel, self._all[0]
+                return found is None or (found[0].decode(), found[1]) == (connection.host, connection.port)
+        self._silent_until = time.monotonic() + SILENT
+        return True
+
+    def close(self) -> None:
+        """Closes the connections to them, until they are asked again."""
+        for sentinel in self._all:
+            sentinel.close()
 
 
 def parse(url: str) -> Target:
