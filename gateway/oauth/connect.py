@@ -427,8 +427,7 @@ class Connect:
             if not key or not grants.fits_header(key):
                 raise OAuthError("bad_key", "this is no key that can be sent")
             await self._flows.give_key(handle, flow, key)
-            await self._authorization.changed(place_of(spec, flow.principal))
-            return self._done(spec.name, request, flow.principal, flow.era)
+            return await self._done(spec, request, flow.principal, flow.era)
         provider = await self._flows.provider(flow, spec)
         if given.get("agreed") != _terms(provider, self._flows.scopes(flow, spec, provider)):
             return await self._offer(browser, handle, flow, spec, provider)
@@ -460,12 +459,12 @@ class Connect:
             raise OAuthError("unknown_server", "this server is no longer there")
         async with self._asking.of(pending.principal):
             await self._flows.redeem(pending, spec, answer)
-        await self._authorization.changed(place_of(spec, pending.principal))
-        return self._done(spec.name, request, pending.principal, pending.era)
+        return await self._done(spec, request, pending.principal, pending.era)
 
-    def _done(self, name: str, request: Request, principal: str, era: str) -> Page:
-        self._told.connect("connected", name, account=principal, ip=request.peer, era=era)
-        words = pages.text(f"Your account at {name} is connected. You can close this page: your client goes on.")
+    async def _done(self, spec: BackendSpec, request: Request, principal: str, era: str) -> Page:
+        self._told.connect("connected", spec.name, account=principal, ip=request.peer, era=era)
+        await self._authorization.changed(place_of(spec, principal))
+        words = pages.text(f"Your account at {spec.name} is connected. You can close this page: your client goes on.")
         return self._page(200, "Connected", words)
 
     # Making pages

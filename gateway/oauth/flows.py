@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 import msgspec
+import trio
 from msgspec import Struct
 
 from actors.ports import Sealer, Shelf, Shelved
@@ -18,7 +19,7 @@ from actors.protocol.table import BackendSpec
 from gateway.oauth import grants, metadata
 from gateway.oauth.challenges import Challenge
 from gateway.oauth.discovery import Discovery, Provider
-from gateway.oauth.errors import ClientRefusedError, OAuthError, shown
+from gateway.oauth.errors import AwayError, ClientRefusedError, OAuthError, shown
 from gateway.oauth.grants import Client, Described, Tokens
 from gateway.oauth.known_issuers import KnownIssuers
 from gateway.oauth.metadata import AuthorizationServer
@@ -28,6 +29,9 @@ from gateway.oauth.vault import Account, AccountKey, Vault, opened, shelf_key, t
 
 LIVES: Final = 600.0
 """Seconds that a flow may take, from its beginning to the callback."""
+ENDS_WITHIN: Final = 15.0
+"""Seconds that an account has to be connected, or to be ended, though its user leaves the page meanwhile: nobody else
+has the tokens."""
 
 
 class Flow(Struct, frozen=True):
@@ -240,10 +244,16 @@ class Flows:
         if "error" in answer or not answer.get("code"):
             said = shown(answer.get("error", "no code"), 60)
             raise OAuthError("declined", f"{shown(pending.issuer)} did not grant access ({said})")
+        with trio.move_on_after(ENDS_WITHIN, shield=True):
+            await self._keep_account(pending, spec, answer["code"])
+            return
+        raise AwayError("too_slow", f"{shown(pending.issuer)} or the store is too slow")
+
+    async def _keep_account(self, pending: Pending, spec: BackendSpec, code: str) -> None:
         place = AccountKey(pending.principal, pending.backend, pending.url)
         refused: ClientRefusedError | None = None
         try:
-            tokens = await self._tokens(pending, spec, answer["code"])
+            tokens = await self._tokens(pending, spec, code)
         except ClientRefusedError as error:
             refused = error
         if refused is not None:
@@ -292,12 +302,15 @@ class Flows:
     ) -> bool:
         """The account is no more, here at once, and at its authorization server if that can be told; whether there was
         one. `gone`: before that server is asked, which may take long."""
-        account = await self._vault.take(place)
-        await gone()
-        if account is None:
-            return False
-        await give_back(self._discovery, self._vault, place, account, spec, self._wall())
-        return True
+        account = None
+        with trio.move_on_after(ENDS_WITHIN, shield=True):
+            account = await self._vault.take(place)
+            try:
+                await gone()
+            finally:
+                if account is not None:
+                    await give_back(self._discovery, self._vault, place, account, spec, self._wall())
+        return account is not None
 
     # Sealing
 

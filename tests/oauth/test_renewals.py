@@ -12,7 +12,7 @@ from actors.protocol.table import Limits
 from gateway.config import load
 from gateway.oauth import accounts
 from gateway.store.memory import MemoryStore
-from tests.oauth.test_user_accounts import TOKENS, URL_MODE, Browser, configured, flow_of, opened, user_of
+from tests.oauth.test_user_accounts import TOKENS, URL_MODE, Browser, configured, flow_of, opened, told, user_of
 from tests.support.authorized import open_authorized
 from tests.support.oauth import open_oauth_world
 from tests.support.patience import PATIENCE
@@ -226,3 +226,40 @@ async def test_a_call_that_was_held_is_decided_anew_by_the_rules(tmp_path: Path)
             await call.result()
         assert refused.value.code == -32602
         assert world.calls() == []
+
+
+@pytest.mark.parametrize("leaves", ["tokens", "changed"])
+async def test_who_leaves_the_page_leaves_no_tokens_behind(
+    leaves: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While they are asked for, or given back: they would be good at the service, and nobody would have them."""
+    async with opened(tmp_path) as (world, gateway):
+        authorization, left = gateway.authorizing.authorization, trio.CancelScope()
+        where = authorization.discovery if leaves == "tokens" else authorization
+        go_on = getattr(where, leaves)
+
+        async def leave(*given: Any, **more: Any) -> Any:
+            gateway.http.exchanges[-1].cut()
+            left.cancel()
+            return await go_on(*given, **more)
+
+        ann, url = Browser(gateway, world, "ann"), await flow_of(gateway, "ann")
+        await ann.press(url, await ann.open(url), token=TOKENS["ann"])
+        back = await ann.sign_in(await ann.press(url, await ann.open(url)))
+        if leaves == "changed":
+            await ann.open(back)
+        page = await ann.open("/connect")
+        with monkeypatch.context() as patched, left:
+            patched.setattr(where, leaves, leave)
+            if leaves == "tokens":
+                await ann.open(back)
+            else:
+                await ann.press("/connect", page, backend="a", action="disconnect")
+        with trio.fail_after(PATIENCE):
+            while ("Disconnect: a" in await ann.open("/connect")) is (leaves == "changed"):
+                await trio.sleep(0.05)
+            while len(world.revoked) < (2 if leaves == "changed" else 0):
+                await trio.sleep(0.05)
+            last = ("connect", "connected" if leaves == "tokens" else "disconnected")
+            while last not in told(gateway):
+                await trio.sleep(0.05)
