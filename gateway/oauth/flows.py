@@ -29,9 +29,9 @@ from gateway.oauth.vault import Account, AccountKey, Vault, opened, shelf_key, t
 
 LIVES: Final = 600.0
 """Seconds that a flow may take, from its beginning to the callback."""
-ENDS_WITHIN: Final = 15.0
-"""Seconds that an account has to be connected, or to be ended, though its user leaves the page meanwhile: nobody else
-has the tokens."""
+ENDS_WITHIN: Final = 12.0
+"""Seconds that an account has to be connected, or to be ended, though its user leaves the page or the gateway ends
+meanwhile: nobody else has the tokens. As long as one answer of an authorization server may take, and less than a drain."""
 
 
 class Flow(Struct, frozen=True):
