@@ -31,7 +31,8 @@ LIVES: Final = 600.0
 """Seconds that a flow may take, from its beginning to the callback."""
 ENDS_WITHIN: Final = 12.0
 """Seconds that an account has to be connected, or to be ended, though its user leaves the page or the gateway ends
-meanwhile: nobody else has the tokens. As long as one answer of an authorization server may take, and less than a drain."""
+meanwhile: nobody else has the tokens. More than one answer of an authorization server may take, and less than until the
+watchdog ends a process that drains."""
 
 
 class Flow(Struct, frozen=True):
