@@ -1,6 +1,7 @@
 """What has ended is free at once, by reference counting alone: nobody waits for the garbage collector, which hardly
 ever comes (`gateway.lifecycle.tune_gc`)."""
 
+import ctypes
 import json
 import resource
 import sys
@@ -245,7 +246,9 @@ async def test_what_served_a_client_without_a_session_is_freed_when_it_is_over(a
 
 
 def in_memory() -> int:
-    """MiB that the process has in memory."""
+    """MiB that the process has in memory, without what is free already and only kept for later by the allocator."""
+    if hasattr(libc := ctypes.CDLL(None), "malloc_trim"):
+        libc.malloc_trim(0)
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() >> 20
 
 
@@ -279,6 +282,6 @@ async def test_thousands_of_sessions_that_came_and_went_leave_no_memory_behind(a
             before, things = in_memory(), sum(alive().values())
             for _ in range(5):
                 await round()
-            assert in_memory() - before < 64
+            assert in_memory() - before < 32
             assert sum(alive().values()) - things < 100
         assert not found
