@@ -10,6 +10,7 @@ import trio
 from actors.ports import NO_DELTAS, Failed, Grant, Record, Refused, Replay, StreamHead
 from actors.protocol.table import Limits
 from gateway.store.memory import MemoryStore
+from gateway.store.redis.scripts import SCRIPTS
 from tests.support.patience import PATIENCE
 from tests.support.store_calls import refused
 
@@ -290,3 +291,16 @@ async def test_a_record_is_older_than_what_its_owner_did_once_something_may_be_l
         grant, _ = await claimed(grant, "5", lives=True)
         assert await ask(store.save, key, grant, 3, NO_DELTAS) is None
         assert (await claimed(grant, "6"))[1] is False
+
+
+@pytest.mark.redis
+def test_a_redis_that_does_not_say_what_it_calls_its_data_keeps_sessions_all_the_same(start_server: Any) -> None:
+    """As some hosted ones; such a record counts as no older than it looks."""
+    with start_server().client() as client:
+        client.acl_setuser("quiet", enabled=True, nopass=True, keys=["*"], commands=["+@all", "-info"])
+        client.execute_command("AUTH", "quiet", "any")
+        key = "sd:{of-a-quiet-redis}:s"
+        created = client.eval(SCRIPTS["create"].text, 1, key, "one", "nonce", 1, 60_000)
+        claimed = client.eval(SCRIPTS["claim"].text, 1, key, "two", "other", "one", created[1], 1, 60_000, 1, 1)
+        assert (created[0], claimed[0]) == (b"OK", b"OK")
+        assert b"older" not in claimed[3]

@@ -43,6 +43,7 @@ class Log:
     events: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     left: int = 10**9
     """Writes until the process dies."""
+    older: bool = False
 
     def take(self, effects: list[Any]) -> list[Any]:
         for effect in effects:

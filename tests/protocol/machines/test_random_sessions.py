@@ -74,6 +74,7 @@ class Stored:
     requests: dict[str, bytes]
     asked: dict[str, bytes]
     streams: dict[str, Head]
+    older: bool = False
 
 
 class Sessions(RuleBasedStateMachine):

@@ -17,9 +17,9 @@ local epoch = row[4]
 if not (row[3] == ARGV[1] and row[5] == ARGV[2]) then
   if row[3] ~= ARGV[3] or row[4] ~= ARGV[4] then return {'FENCED'} end
   epoch = math.max(row[4] + 1, time)
-  local history = string.match(redis.call('INFO', 'replication'), 'master_replid:(%w+)')
-  redis.call('HSET', KEYS[1], 'owner', ARGV[1], 'epoch', epoch, 'nonce', ARGV[2], 'history', history)
-  if row[6] and row[6] ~= history then redis.call('HSET', KEYS[1], 'older', '1') end
+  local called = history()
+  redis.call('HSET', KEYS[1], 'owner', ARGV[1], 'epoch', epoch, 'nonce', ARGV[2], 'history', called)
+  if row[6] and row[6] ~= called then redis.call('HSET', KEYS[1], 'older', '1') end
   redis.call('HINCRBY', KEYS[1], 'tries', ARGV[8])
   keep(row[1], nil, ARGV[7], ARGV[6])
 end

@@ -11,9 +11,9 @@ if old[1] then
   return {'EXISTS'}
 end
 local epoch = now()
-local history = string.match(redis.call('INFO', 'replication'), 'master_replid:(%w+)')
+local called = history()
 redis.call('HSET', KEYS[1], 'v', ARGV[3], 'rev', '0', 'owner', ARGV[1], 'epoch', epoch, 'nonce', ARGV[2],
-  'tries', '0', 'state', 'young', 'events', '0', 'bytes', '0', 'due', '0', 'kept', '', 'history', history)
+  'tries', '0', 'state', 'young', 'events', '0', 'bytes', '0', 'due', '0', 'kept', '', 'history', called)
 redis.call('PEXPIRE', KEYS[1], ARGV[4])
 apply(5, math.floor((#ARGV - 4) / 2))
 return {'OK', epoch}

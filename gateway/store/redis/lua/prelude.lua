@@ -16,6 +16,12 @@ local function now()
   return time[1] * 1000 + math.floor(time[2] / 1000)
 end
 
+-- What Redis calls its data, by which one that took over, or was started anew, is known; '' where that is not said.
+local function history()
+  local info = redis.pcall('INFO', 'replication')
+  return type(info) == 'string' and string.match(info, 'master_replid:(%w+)') or ''
+end
+
 local function parse(text)
   if not text then return nil end
   local seq, bytes, epoch, till, floor, opener, print, written =

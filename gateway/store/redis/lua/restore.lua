@@ -27,8 +27,8 @@ else
   redis.call('HSET', KEYS[1], 'v', ARGV[4], 'owner', ARGV[1], 'epoch', ARGV[2], 'nonce', '', 'events', '0',
     'bytes', '0', 'due', '0', 'rev', '-1')
 end
-local history = string.match(redis.call('INFO', 'replication'), 'master_replid:(%w+)')
-redis.call('HSET', KEYS[1], 'tries', '0', 'state', 'live', 'history', history)
+local called = history()
+redis.call('HSET', KEYS[1], 'tries', '0', 'state', 'live', 'history', called)
 redis.call('HDEL', KEYS[1], 'older')
 for i = 9, pairs_at - 1, 4 do
   if not heads['h:' .. ARGV[i]] then
