@@ -302,14 +302,15 @@ class Flows:
         self, place: AccountKey, spec: BackendSpec | None, gone: Callable[[], Awaitable[object]]
     ) -> bool:
         """The account is no more, here at once, and at its authorization server if that can be told; whether there was
-        one. `gone`: before that server is asked, which may take long."""
+        one. `gone`: before that server is asked, which may take long. Each of the two has half of the time."""
         account = None
-        with trio.move_on_after(ENDS_WITHIN, shield=True):
-            account = await self._vault.take(place)
-            try:
+        try:
+            with trio.move_on_after(ENDS_WITHIN / 2, shield=True):
+                account = await self._vault.take(place)
                 await gone()
-            finally:
-                if account is not None:
+        finally:
+            if account is not None:
+                with trio.move_on_after(ENDS_WITHIN / 2, shield=True):
                     await give_back(self._discovery, self._vault, place, account, spec, self._wall())
         return account is not None
 

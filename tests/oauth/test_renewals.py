@@ -263,3 +263,18 @@ async def test_who_leaves_the_page_leaves_no_tokens_behind(
             last = ("connect", "connected" if leaves == "tokens" else "disconnected")
             while last not in told(gateway):
                 await trio.sleep(0.05)
+
+
+async def test_what_is_told_here_for_too_long_keeps_no_tokens_from_being_given_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.oauth.flows.ENDS_WITHIN", 4.0)
+    async with opened(tmp_path) as (world, gateway):
+        ann, url = Browser(gateway, world, "ann"), await flow_of(gateway, "ann")
+        await ann.press(url, await ann.open(url), token=TOKENS["ann"])
+        await ann.open(await ann.sign_in(await ann.press(url, await ann.open(url))))
+        page = await ann.open("/connect")
+        with monkeypatch.context() as patched:
+            patched.setattr(gateway.authorizing.authorization, "changed", lambda place: trio.sleep_forever())
+            await ann.press("/connect", page, backend="a", action="disconnect")
+        assert len(world.revoked) == 2
