@@ -356,4 +356,8 @@ def test_each_call_has_one_outcome_and_each_event_comes_once(
     if trouble == "crashes":
         monkeypatch.setattr(harness, "_check", lambda crashes: None)  # they are what it is about
     run(partial(soak, seed, trouble, kind, outcomes, lasting=lasting), seed=seed)
-    assert outcomes["result"] > CALLS / 3
+    # Of a session that the store has lost for good all further calls are refused, in runs on a busy machine too, where
+    # actors take turns otherwise: that may come early, and not to all.
+    refused = sum(count for outcome, count in outcomes.items() if outcome == "404" or outcome.endswith(" no"))
+    expected = max(CALLS / 10, (CALLS - refused) / 3) if trouble == "losses" else CALLS / 3
+    assert outcomes["result"] > expected, outcomes
