@@ -188,8 +188,10 @@ async def test_who_lapsed_goes_on_as_another_and_claims_its_sessions_back_at_onc
         replicas.cut_off(one)
         await eventually(lambda: other.said)
         replicas.restore(one)
-        await eventually(lambda: len(heard.said) == 2)
-        assert heard.said == [("renamed", grant.owner, one.incarnation), ("certain",)]
+        await eventually(lambda: ("certain",) in heard.said)
+        # On a busy machine the other's lease may run out as well, or this one's once more.
+        renamed, certain, *_ = [said for said in heard.said if said[0] != "down"]
+        assert (renamed[:2], certain) == (("renamed", grant.owner), ("certain",))
         assert one.owner == one.incarnation != grant.owner
         assert not one.doubtful
         assert await ask(one.alive, grant.owner) is False
